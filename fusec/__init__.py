@@ -1,0 +1,33 @@
+"""The public names of fusec. Nothing heavy is imported before it is used: `import fusec` loads neither torch nor the DSL."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "fuse": "api", "compile": "api", "check": "api", "Fused": "api", "Artifact": "runtime.artifact", "Kernel": "runtime.artifact",
+    "FusecError": "errors", "UnsupportedOp": "errors", "CaptureError": "errors", "ArgumentError": "errors",
+    "ResourceError": "errors", "FusionError": "errors", "BuildError": "errors", "TargetError": "errors", "InternalError": "errors",
+}
+__all__ = [*_PUBLIC]
+
+if TYPE_CHECKING:
+    from .api import Fused, check, compile, fuse
+    from .errors import (
+        ArgumentError, BuildError, CaptureError, FusecError, FusionError, InternalError, ResourceError, TargetError, UnsupportedOp,
+    )
+    from .runtime.artifact import Artifact, Kernel
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'fusec' has no attribute {name!r}")
+    from importlib import import_module
+    value = getattr(import_module(f".{_PUBLIC[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

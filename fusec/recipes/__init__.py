@@ -1,0 +1,1 @@
+"""Decode steps of real models as plain PyTorch functions, through the public API only."""
