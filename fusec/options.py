@@ -1,0 +1,66 @@
+"""What a caller may choose: architectures, numerics, sizes of the example; parsed and checked in one place."""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .errors import FusecError, TargetError
+
+NUMERICS = ("default", "strict")
+COMMAND_LINE_ARCHS = ("sm_100a", "sm_90a")
+EXAMPLE_ROWS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What shapes the code besides the graph. `numerics`: "default" contracts, folds and approximates (within 2 ulp); "strict" does none."""
+
+    numerics: str = "default"
+
+    def __post_init__(self) -> None:
+        if self.numerics not in NUMERICS:
+            raise FusecError(f"numerics: expected one of {', '.join(NUMERICS)}, found {self.numerics!r}")
+
+
+def archs(given: str | Iterable[str]) -> tuple[str, ...]:
+    """("sm_100a", "sm_90a") from "sm_100a,sm_90a" or a list; TargetError for one that is not known, with the known ones."""
+    from .target import TARGETS
+    names = given.split(",") if isinstance(given, str) else list(given)
+    found = tuple(dict.fromkeys(n.strip() for n in names if n.strip()))
+    for name in found:
+        if name not in TARGETS:
+            raise TargetError(f"arch: expected one of {', '.join(TARGETS)}, found {name!r}")
+    if not found:
+        raise TargetError(f"arch: expected one or more of {', '.join(TARGETS)}, found none")
+    return found
+
+
+def sizes(pairs: Iterable[str]) -> dict[str, int | float | bool | str]:
+    """{"H": 12, "state": "bf16"} from ("H=12", "state=bf16")."""
+    found: dict[str, int | float | bool | str] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise FusecError(f"-D {pair}: expected name=value")
+        found[name] = _value(text)
+    return found
+
+
+def _value(text: str) -> int | float | bool | str:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            pass
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def strict() -> bool:
+    """FUSEC_STRICT=1: a compile that a call would need is an error."""
+    return os.environ.get("FUSEC_STRICT", "") not in ("", "0")
+
+
+def debug() -> bool:
+    """FUSEC_DEBUG=1: calls check the promises about index values (this waits for the device)."""
+    return os.environ.get("FUSEC_DEBUG", "") not in ("", "0")

@@ -1,0 +1,91 @@
+"""What makes two compilations the same: canonical text of a graph, the versions in play, and the keys made of them.
+
+A key holds everything that shapes the code and nothing of the process: no path, address, line number, comment, order of building
+or time. Locations are left out of a graph's text for that reason.
+"""
+from __future__ import annotations
+
+import hashlib
+import io
+import platform
+import sys
+import tokenize
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distributions, version
+from typing import Any
+
+from ..errors import InternalError, Loc
+
+FORMAT = "1"
+"""Changes when entries of the store change their shape."""
+
+
+def canonical(value: Any) -> str:
+    """Text of a value made of dataclasses, tuples, numbers, strings and symbols: equal values give equal text, locations left out.
+
+    Floats are written in hexadecimal, so that 0.0 and -0.0, infinities and neighbours stay apart; True and 1 and 1.0 too.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        inner = ", ".join(f"{f.name}={canonical(v)}" for f in fields(value) if not isinstance(v := getattr(value, f.name), Loc))
+        return f"{type(value).__name__}({inner})"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(canonical, value))}]"
+    if isinstance(value, (dict, frozenset, set)):
+        pairs = value.items() if isinstance(value, dict) else ((v, True) for v in value)
+        return "{" + ", ".join(sorted(f"{canonical(k)}: {canonical(v)}" for k, v in pairs)) + "}"
+    if isinstance(value, float):
+        return value.hex()
+    if value is None or isinstance(value, (bool, int, str, bytes)):
+        return repr(value)
+    if type(value).__module__.partition(".")[0] == "sympy":
+        return f"sym {value}"
+    raise InternalError(f"a {type(value).__name__} has no canonical text")
+
+
+@cache
+def versions() -> Mapping[str, str]:
+    """Versions that shape an object: fusec, each package of the DSL, tvm-ffi ("absent" where missing) and the Python ABI."""
+    from .. import __version__
+    found = {"fusec": __version__, "python": f"{sys.implementation.cache_tag}-{platform.machine()}-{sys.platform}"}
+    for name in ("nvidia-cutlass-dsl", "apache-tvm-ffi"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "absent"
+    for part in distributions():
+        name = (part.metadata["Name"] or "").lower().replace("_", "-")
+        if name.startswith("nvidia-cutlass-dsl-libs"):
+            found[name] = part.version
+    return dict(sorted(found.items()))
+
+
+def digest(*parts: str) -> str:
+    """32 hexadecimal digits over the parts, each delimited."""
+    state = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        state.update(f"{len(data)}:".encode())
+        state.update(data)
+    return state.hexdigest()[:32]
+
+
+def graph_key(graph: Any, arch: str, numerics: str, alignment: Mapping[str, int] | None, schedule: Any = None) -> str:
+    """The key of an artifact's entry in the store."""
+    return digest(FORMAT, canonical(graph), arch, numerics, canonical(dict(alignment or {})), canonical(schedule), canonical(dict(versions())))
+
+
+def source_identity(source: str, arch: str, numerics: str = "default") -> str:
+    """The identity of a kernel for golden files and receipts: its emitted source without comments, arch, options and versions."""
+    return digest(without_comments(source), arch, numerics, canonical(dict(versions())))
+
+
+def without_comments(source: str) -> str:
+    """Python source without comments, docstring-free text left as it is; lines that held nothing else vanish."""
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    return "\n".join(line.rstrip() for line in lines if line.strip()) + "\n"
