@@ -1,0 +1,224 @@
+"""After this pass no reference binds a Load and no Store writes a Join: views of memory are reads at other places.
+
+    q = x[part=0]  with x a Load   ->   q' = Load at part=0, read by its own axes
+    Store(T, join(a, b))           ->   Store(T at a's range, a), Store(T at b's range, b)
+
+Both only move where memory is read or written, so no value changes.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..ir.axis import Axis
+from ..ir.graph import Digit, Graph, Index, Join, Load, Map, Node, Op, Reduce, Ref, Store, operands, refs
+
+
+REGISTER_EXTENT = 8  # The largest axis that a thread holds whole because its positions are picked one by one.
+
+
+def bind_loads(graph: Graph) -> Graph:
+    """The graph with binds on Loads and Stores of Joins rewritten as above."""
+    graph = tidy_binds(_drop_unit_axes(_split_joined_stores(_drop_unit_axes(graph))))
+    return _drop_dead(_clone_bound_loads(graph))
+
+
+def tidy_binds(graph: Graph) -> Graph:
+    """Binds of axes that a value lacks, or that say nothing, are gone."""
+    table = graph.table
+
+    class _Tidy(RefMap):
+        def __call__(self, ref: Ref) -> Ref:
+            own = {a.name for a in table[ref.value].axes}
+            return Ref(ref.value, tuple(b for b in ref.bind if b[0] in own and b[1] != Index(b[0])))
+
+    return graph.with_nodes(tuple(replace(n, op=map_refs(n.op, _Tidy())) for n in graph.nodes))
+
+
+def register_axes(graph: Graph) -> frozenset[str]:
+    """Axes that every thread holds whole: joined axes, and small axes read through an offset or under a joined axis' name."""
+    found = {n.op.axis for n in graph.nodes if isinstance(n.op, Join)}
+    while True:
+        more = set(found)
+        for node in graph.nodes:
+            for ref in operands(node.op):
+                for axis, index in ref.bind:
+                    small = isinstance(graph.axis(axis).extent, int) and graph.axis(axis).size <= REGISTER_EXTENT
+                    if index.axis is not None and small and (index.offset or index.axis in found):
+                        more |= {axis, index.axis}
+        if more == found:
+            return frozenset(found)
+        found = more
+
+
+def map_refs(op: Op, f: "RefMap") -> Op:
+    """The op with every operand reference (not the indices of memory accesses) replaced by f(ref)."""
+    if isinstance(op, (Map, Reduce)):
+        return replace(op, args=tuple(f(a) if isinstance(a, Ref) else a for a in op.args))  # type: ignore[type-var]
+    if isinstance(op, Join):
+        return replace(op, parts=tuple((s, n, f(r)) for s, n, r in op.parts))
+    if isinstance(op, Store):
+        return replace(op, arg=f(op.arg), where=f(op.where) if op.where else None)
+    return op
+
+
+class RefMap:
+    """A function on references; subclasses say what it does."""
+
+    def __call__(self, ref: Ref) -> Ref:
+        raise NotImplementedError
+
+
+class _Clone(RefMap):
+    """Replaces bound references to Loads by references to clones of the Load at the bound place."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.table = graph, graph.table
+        self.clones: dict[tuple[str, tuple[tuple[str, Index], ...]], Node] = {}
+        self.taken, self.held = set(self.table), register_axes(graph)
+
+    def __call__(self, ref: Ref) -> Ref:
+        node = self.table[ref.value]
+        kept = tuple(b for b in ref.bind if b[0] in self.held)
+        moved = tuple(sorted((b for b in ref.bind if b[0] not in self.held), key=lambda b: b[0]))
+        if not moved or not isinstance(node.op, Load):
+            return ref
+        key = (ref.value, moved)
+        if key not in self.clones:
+            self.clones[key] = self._clone(node, dict(moved))
+        return Ref(self.clones[key].name, kept)
+
+    def _clone(self, node: Node, bind: dict[str, Index]) -> Node:
+        assert isinstance(node.op, Load)
+        axes: list[Axis] = []
+        for axis in node.axes:
+            target = bind.get(axis.name, Index(axis.name)).axis
+            if target is not None:
+                axes.append(self.graph.axis(target))
+        name = f"{node.name}_at{len(self.clones)}"
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        index = tuple(bind_dim(dim, bind) for dim in node.op.index)
+        where = None if node.op.where is None else Ref(node.op.where.value, rebind(node.op.where, bind))
+        return Node(name, replace(node.op, index=index, where=where), tuple(axes), node.dtype, node.loc)
+
+
+def rebind(ref: Ref, bind: dict[str, Index]) -> tuple[tuple[str, Index], ...]:
+    """The binds of a reference whose reader's axes are themselves bound by `bind`."""
+    inner = dict(ref.bind)
+    out = {a: _compose(i, bind) for a, i in inner.items()}
+    out.update({a: i for a, i in bind.items() if a not in inner})
+    return tuple(out.items())
+
+
+def _compose(index: Index, bind: dict[str, Index]) -> Index:
+    if index.axis is None or index.axis not in bind:
+        return index
+    outer = bind[index.axis]
+    return Index(outer.axis, outer.offset + index.offset)
+
+
+def bind_dim(dim: tuple[Digit, ...], bind: dict[str, Index]) -> tuple[Digit, ...]:
+    """A dim's coordinate with axes replaced as `bind` says."""
+    out: list[Digit] = []
+    for digit in dim:
+        if isinstance(digit.source, Index):
+            out.append(Digit(_compose(digit.source, bind), digit.step))
+        else:
+            out.append(Digit(Ref(digit.source.value, rebind(digit.source, bind)), digit.step))
+    return tuple(out)
+
+
+def _clone_bound_loads(graph: Graph) -> Graph:
+    clone = _Clone(graph)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        before = len(clone.clones)
+        op = map_refs(node.op, clone)
+        nodes.extend(list(clone.clones.values())[before:])
+        nodes.append(replace(node, op=op))
+    return graph.with_nodes(tuple(nodes))
+
+
+def _split_joined_stores(graph: Graph) -> Graph:
+    axes = {a.name: a for a in graph.axes}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        nodes.extend(_split_store(node, graph, axes) if isinstance(node.op, Store) else (node,))
+    return replace(graph, nodes=tuple(nodes), axes=tuple(axes.values()))
+
+
+def _split_store(node: Node, graph: Graph, axes: dict[str, Axis]) -> tuple[Node, ...]:
+    """One Store per part of the joined value it writes; the Store itself where it writes something else."""
+    assert isinstance(node.op, Store)
+    joined = graph.table[node.op.arg.value].op
+    if not isinstance(joined, Join):
+        return (node,)
+    at = node.op.arg.index(joined.axis)
+    if at.axis is None:
+        return (node,)
+    outer = {a: i for a, i in node.op.arg.bind if a != joined.axis}
+    found: list[Node] = []
+    for start, length, ref in joined.parts:
+        low, high = max(start, at.offset), min(start + length, at.offset + axes[at.axis].size)
+        if high <= low:
+            continue
+        axis = Axis(f"{at.axis}_{len(found)}", high - low)
+        while axis.name in axes:
+            axis = Axis(axis.name + "_", axis.extent)
+        axes[axis.name] = axis
+        moved = {at.axis: Index(axis.name, low - at.offset)}
+        inner = {**outer, joined.axis: Index(axis.name, low - start)}
+        where = None if node.op.where is None else Ref(node.op.where.value, rebind(node.op.where, moved))
+        op = replace(node.op, index=tuple(bind_dim(d, moved) for d in node.op.index), arg=Ref(ref.value, rebind(ref, inner)), where=where)
+        own = tuple(axis if a.name == at.axis else a for a in node.axes)
+        found.extend(_split_store(replace(node, name=f"{node.name}_{len(found)}", op=op, axes=own), graph, axes))
+    return tuple(found)
+
+
+def _drop_unit_axes(graph: Graph) -> Graph:
+    """Axes of extent one vanish: their coordinate is 0."""
+    units = {a.name for a in graph.axes if a.extent == 1}
+    if not units:
+        return graph
+    zero = {name: Index(None) for name in units}
+
+    class _Zero(RefMap):
+        def __call__(self, ref: Ref) -> Ref:
+            bind = tuple((a, _compose(i, zero)) for a, i in ref.bind if a not in units)
+            return Ref(ref.value, bind)
+
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        op = map_refs(node.op, _Zero())
+        if isinstance(op, (Load, Store)):
+            op = replace(op, index=tuple(_zero_dim(bind_dim(d, zero), units) for d in op.index))
+        if isinstance(op, Load) and op.where is not None:
+            op = replace(op, where=_Zero()(op.where))
+        if isinstance(op, Reduce):
+            op = replace(op, axes=tuple(a for a in op.axes if a.name not in units))
+        if isinstance(op, Join) and op.axis in units:
+            op = Map("identity", (op.parts[0][2],))
+        nodes.append(replace(node, op=op, axes=tuple(a for a in node.axes if a.name not in units)))
+    return replace(graph, nodes=tuple(nodes), axes=tuple(a for a in graph.axes if a.name not in units))
+
+
+def _zero_dim(dim: tuple[Digit, ...], units: set[str]) -> tuple[Digit, ...]:
+    out = []
+    for digit in dim:
+        source = digit.source
+        if isinstance(source, Ref):
+            source = Ref(source.value, tuple((a, i) for a, i in source.bind if a not in units))
+        if not (isinstance(source, Index) and source.axis is None and source.offset == 0):
+            out.append(Digit(source, digit.step))
+    return tuple(out)
+
+
+def _drop_dead(graph: Graph) -> Graph:
+    live: set[str] = set()
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if isinstance(node.op, Store) or node.name in live:
+            kept.append(node)
+            live.update(r.value for r in refs(node.op))
+    return graph.with_nodes(tuple(reversed(kept)))

@@ -1,0 +1,151 @@
+"""After this pass it is known which axes are the grid: every block owns its part of every store, and no block needs another's.
+
+Laws (FusionError, with the location, where one cannot hold):
+- an axis of dynamic extent is on the grid;
+- a grid axis is in the domain of every Store, and never reduced or read at another coordinate than the reader's own;
+- a tensor written in place is read only where the same block writes it.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import FusionError, Loc
+from ..ir.axis import Axis
+from ..ir.dtype import BYTES
+from ..ir.graph import Digit, DimIndex, Graph, Index, Load, Node, Reduce, Ref, Store, operands
+
+SMALL_BLOCK = 2048  # Elements: below this a block takes parallel axes back from the grid.
+LARGE_BLOCK = 32768  # Elements: above this a block gives part of a parallel axis to the grid.
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """(axis, blocks along it, elements of it in a block), outermost first; axes not named here are whole in every block."""
+
+    axes: tuple[tuple[str, int | str, int], ...]
+
+    def local(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """What a block holds of these axes: grid axes of one element are gone, split ones are shorter."""
+        parts = {name: size for name, _, size in self.axes}
+        return tuple(Axis(a.name, parts.get(a.name, a.extent)) for a in axes if parts.get(a.name) != 1)
+
+
+def choose_grid(graph: Graph, held: frozenset[str]) -> Grid:
+    """The grid of the one kernel that computes `graph`; `held` axes stay within a thread. Raises FusionError."""
+    free = _parallel(graph, held)
+    for axis in _used(graph):
+        if axis.dynamic and axis.name not in free:
+            raise FusionError(f"axis {axis.name} has a size that is known at the call only, but not every result has it as an axis of its own",
+                              _culprit(graph, axis.name), "every output and every updated tensor must have the rows of the batch as an axis")
+    _check_in_place(graph, free)
+    dynamic = [(a.name, str(a.extent), 1) for a in _used(graph) if a.dynamic]
+    static = [a for a in _by_contiguity(graph) if a.name in free and not a.dynamic]
+    kept: list[str] = []
+    while static and len(kept) < len(static) and _largest(graph, free, kept) < SMALL_BLOCK:
+        kept.append(static[len(kept)].name)
+    split = _split(graph, free, kept)
+    grid = [(a.name, a.size, 1) for a in reversed(static) if a.name not in kept and a.name not in dict(split)]
+    grid += [(name, graph.axis(name).size // part, part) for name, part in split]
+    return Grid(tuple(dynamic + grid))
+
+
+def _used(graph: Graph) -> tuple[Axis, ...]:
+    seen = {a.name: a for n in graph.nodes for a in n.domain}
+    return tuple(a for a in graph.axes if a.name in seen)
+
+
+def _parallel(graph: Graph, held: frozenset[str]) -> frozenset[str]:
+    stores = [n for n in graph.nodes if isinstance(n.op, Store)]
+    if not stores:
+        raise FusionError("the function neither returns nor updates anything that depends on its arguments", hint="return a result")
+    free = set.intersection(*({a.name for a in n.axes} for n in stores)) - held
+    table = graph.table
+    for node in graph.nodes:
+        if isinstance(node.op, Reduce):
+            free -= {a.name for a in node.op.axes}
+        for ref in operands(node.op):
+            own = {a.name for a in table[ref.value].axes}
+            free -= {a for a, i in ref.bind if a in own and i != Index(a)}
+    return frozenset(free)
+
+
+def _culprit(graph: Graph, axis: str) -> Loc | None:
+    for node in graph.nodes:
+        if isinstance(node.op, Reduce) and any(a.name == axis for a in node.op.axes):
+            return node.loc
+    return next((n.loc for n in graph.nodes if isinstance(n.op, Store) and all(a.name != axis for a in n.axes)), None)
+
+
+def _signature(index: tuple[DimIndex, ...], free: frozenset[str]) -> tuple[frozenset[Digit], ...]:
+    """Per dim, what of the coordinate depends on the block: grid axes and index values."""
+    return tuple(frozenset(d for d in dim if isinstance(d.source, Ref) or d.source.axis in free) for dim in index)
+
+
+def _check_in_place(graph: Graph, free: frozenset[str]) -> None:
+    written: dict[str, tuple[frozenset[Digit], ...]] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, Store):
+            mine = _signature(node.op.index, free)
+            if written.setdefault(node.op.tensor, mine) != mine:
+                raise FusionError(f"{node.op.tensor} is written through two different indices", node.loc,
+                                  "a block may write only where it alone reads and writes; split the function in two")
+    for node in graph.nodes:
+        if isinstance(node.op, Load) and node.op.tensor in written and _signature(node.op.index, free) != written[node.op.tensor]:
+            raise FusionError(f"{node.op.tensor} is updated in place and read through another index: one block would need what another "
+                              "writes", node.loc, "read and update it through the same index, or split the function in two")
+
+
+def _by_contiguity(graph: Graph) -> tuple[Axis, ...]:
+    """Axes from the one that is most contiguous in the largest memory access to the least, then the rest."""
+    order: list[str] = []
+    for node in sorted((n for n in graph.nodes if isinstance(n.op, (Load, Store))), key=lambda n: -_bytes(graph, n)):
+        assert isinstance(node.op, (Load, Store))
+        order += [name for _, name in sorted(strides(graph, node)) if name not in order]
+    rest = [a.name for a in _used(graph) if a.name not in order]
+    return tuple(graph.axis(name) for name in order + rest)
+
+
+def strides(graph: Graph, node: Node) -> list[tuple[int, str]]:
+    """(elements between neighbours, axis) of a Load or Store, for axes whose strides are known now."""
+    assert isinstance(node.op, (Load, Store))
+    found: dict[str, int] = {}
+    for dim, stride in zip(node.op.index, graph.tensors[node.op.tensor].strides, strict=True):
+        for digit in dim:
+            if isinstance(digit.source, Index) and digit.source.axis is not None:
+                step = (1 << 40) if stride is None else digit.step * stride
+                found[digit.source.axis] = found.get(digit.source.axis, 0) + step
+    return [(step, name) for name, step in found.items()]
+
+
+def _bytes(graph: Graph, node: Node) -> int:
+    total = BYTES[node.dtype]
+    for axis in node.axes:
+        total *= axis.extent if isinstance(axis.extent, int) else 1
+    return total
+
+
+def _largest(graph: Graph, free: frozenset[str], kept: list[str]) -> int:
+    best = 1
+    for node in graph.nodes:
+        size = 1
+        for axis in node.domain:
+            if axis.name not in free or axis.name in kept:
+                size *= axis.extent if isinstance(axis.extent, int) else 1
+        best = max(best, size)
+    return best
+
+
+def _split(graph: Graph, free: frozenset[str], kept: list[str]) -> list[tuple[str, int]]:
+    """Parallel axes that a block holds only a part of, so that what it holds fits: the least contiguous first."""
+    size, found = _largest(graph, free, kept), []
+    for name in reversed(kept):
+        extent = graph.axis(name).size
+        for parts in range(1, extent + 1):
+            if extent % parts == 0 and size // parts <= LARGE_BLOCK:
+                break
+        if parts > 1:
+            found.append((name, extent // parts))
+            size //= parts
+        if size <= LARGE_BLOCK:
+            break
+    return found
