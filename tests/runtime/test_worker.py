@@ -1,0 +1,52 @@
+"""The build process: results as they come, errors as themselves, deaths as errors."""
+import os
+import signal
+import sys
+
+import pytest
+
+from fusec.errors import BuildError, ResourceError
+from fusec.runtime.worker import Worker
+
+
+def double(x):
+    print("noise on standard output")
+    return 2 * x, os.getpid()
+
+
+def fail(kind):
+    if kind == "ours":
+        raise ResourceError("needs 300 bytes")
+    if kind == "other":
+        raise ValueError("why")
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    monkeypatch.syspath_prepend(os.path.dirname(__file__))
+    sys.modules.pop("test_worker", None)
+    found = Worker("json")
+    yield found
+    found.close()
+
+
+def job(name, *arguments):
+    return (f"{__name__.rpartition('.')[2]}:{name}", arguments)
+
+
+def test_results_of_several_jobs_each_from_a_process_of_its_own(worker):
+    results = dict(worker.run([job("double", n) for n in range(5)]))
+    assert {n: r[0] for n, r in results.items()} == {n: 2 * n for n in range(5)}
+    assert len({r[1] for r in results.values()}) == 5
+    assert dict(worker.run([job("double", 4)]))[0][0] == 8
+
+
+def test_errors_arrive_and_the_worker_goes_on(worker):
+    with pytest.raises(ResourceError, match="300 bytes"):
+        list(worker.run([job("fail", "ours")]))
+    with pytest.raises(BuildError, match="ValueError: why"):
+        list(worker.run([job("fail", "other")]))
+    with pytest.raises(BuildError, match="signal 11"):
+        list(worker.run([job("fail", "dies")]))
+    assert dict(worker.run([job("double", 1)]))[0][0] == 2
