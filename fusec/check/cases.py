@@ -1,0 +1,227 @@
+"""Inputs for a check: any number of rows, rows that start unaligned, permuted and far slots, other pools, pools interleaved in pages.
+
+Pure functions from a dict of arguments to a dict of arguments of new storage; values are drawn from those of the example, so that
+their scale stays what the function is made for. Arguments that are not tensors go through unchanged.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import gcd
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .facts import Facts
+from .storage import random_bytes, raw
+
+Inputs = dict[str, Any]
+SPARE = 3
+"""Slots of a pool beyond the rows, where the example has no more: some stay untouched."""
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def dense_like(t: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """An empty tensor of that shape whose dims lie in memory in the order of `t`'s, without gaps."""
+    order = sorted(range(t.dim()), key=lambda d: (-t.stride(d), d))
+    strides, step = [0] * t.dim(), 1
+    for dim in reversed(order):
+        strides[dim] = step
+        step *= max(shape[dim], 1)
+    return torch.empty_strided(shape, strides, dtype=t.dtype, device=t.device)
+
+
+def drawn(t: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """A tensor of that shape with elements drawn from `t`'s, laid out as `t` is but without gaps.
+
+    Floats are varied a little, so that no two rows are the same. An empty `t` draws from a normal distribution (integers: zeros).
+    """
+    out, flat = dense_like(t, shape), t.detach().reshape(-1)
+    if not out.numel():
+        return out
+    if not flat.numel():
+        source = torch.randn(shape, generator=generator) if t.is_floating_point() else torch.zeros(shape)
+        return out.copy_(source.to(t.dtype))
+    pick = torch.randint(0, flat.numel(), shape, generator=generator).to(t.device)
+    if not t.is_floating_point():
+        return out.copy_(flat[pick])
+    vary = 1 + 0.05 * torch.randn(shape, generator=generator).to(t.device)
+    return out.copy_((flat.to(torch.float32)[pick] * vary).to(t.dtype))
+
+
+def _resized(facts: Facts, name: str, t: Tensor, rows: int | None, slots: int | None) -> tuple[int, ...]:
+    shape = list(t.shape)
+    dim = facts.row_dim(name)
+    if dim is not None and rows is not None:
+        shape[dim] = rows
+    if name in facts.pools and slots is not None and not isinstance(facts.argument(name).shape[facts.pools[name]], int):
+        shape[facts.pools[name]] = slots
+    return tuple(shape)
+
+
+def slots_of(facts: Facts, inputs: Mapping[str, Any], index: str) -> int:
+    """How many slots the smallest pool has that an index argument picks from."""
+    return min(inputs[pool].shape[dim] for pool, dim in facts.indices[index])
+
+
+def with_rows(facts: Facts, example: Mapping[str, Any], rows: int, seed: int = 0, slots: int | None = None) -> Inputs:
+    """`rows` rows with slots of their own in any order, in pools of `slots` (by default the example's, or enough)."""
+    generator, out = _generator(seed), dict(example)
+    pool = slots or max([rows + SPARE, *(slots_of(facts, example, i) for i in facts.indices)])
+    for name, t in example.items():
+        if not isinstance(t, Tensor) or (facts.row_dim(name) is None and name not in facts.pools):
+            continue
+        shape = _resized(facts, name, t, rows, max(pool, rows))
+        out[name] = drawn(t, shape, generator)
+    return renumbered(facts, out, seed + 1)
+
+
+def renumbered(facts: Facts, inputs: Mapping[str, Any], seed: int, first: int = 0) -> Inputs:
+    """The same with other slots: distinct ones in random order, none below `first`."""
+    generator, out = _generator(seed), dict(inputs)
+    chosen: dict[int, Tensor] = {}
+    for name in facts.indices:
+        t, free = inputs[name], slots_of(facts, inputs, name) - first
+        if t.numel() > free:
+            chosen.setdefault(t.numel(), torch.randint(0, max(free, 1), (t.numel(),), generator=generator))
+        order = chosen.setdefault(t.numel(), torch.randperm(free, generator=generator)[: t.numel()])
+        out[name] = dense_like(t, tuple(t.shape)).copy_((order + first).view(t.shape).to(t.device))
+    return out
+
+
+def with_indices(facts: Facts, inputs: Mapping[str, Any], dtype: torch.dtype | None, step: int = 1) -> Inputs:
+    """Index arguments as int32 or int64 (None: as they are), as a column of a table `step` wide."""
+    out = dict(inputs)
+    for name in facts.indices:
+        t = inputs[name]
+        table = torch.full((*t.shape, step), -7, dtype=dtype or t.dtype, device=t.device)
+        table[..., step // 2] = t.to(dtype or t.dtype)
+        out[name] = table[..., step // 2]
+    return out
+
+
+def _relaid(t: Tensor, strides: list[int], offset: int, storage: Tensor) -> Tensor:
+    """The values of `t` in other bytes."""
+    out = torch.empty(0, dtype=t.dtype, device=t.device).set_(storage.untyped_storage(), offset, t.shape, strides)
+    return out.copy_(t) if t.numel() else out
+
+
+def _bytes(count: int, device: torch.device, seed: int = 5) -> Tensor:
+    return random_bytes(-(-count // 16) * 16, device, seed).clone()
+
+
+def _outermost(t: Tensor, dim: int) -> bool:
+    return all(t.stride(d) < t.stride(dim) or t.shape[d] == 1 for d in range(t.dim()) if d != dim) or t.shape[dim] <= 1
+
+
+def _span(t: Tensor, dim: int) -> int:
+    """Elements from the first to the last of one position along `dim`, the last included."""
+    return 1 + sum((t.shape[d] - 1) * t.stride(d) for d in range(t.dim()) if d != dim and t.numel())
+
+
+def strided(t: Tensor, dim: int, stride: int, offset: int = 0) -> Tensor:
+    """The values of `t` with another stride along one dim, from `offset` elements into a storage of random bytes on."""
+    strides = list(t.stride())
+    strides[dim] = stride
+    count = offset + max(t.shape[dim] - 1, 0) * stride + _span(t, dim)
+    return _relaid(t, strides, offset, _bytes(count * t.element_size(), t.device))
+
+
+def unaligned_rows(facts: Facts, inputs: Mapping[str, Any], offset: int = 3, gap: int = 5) -> Inputs:
+    """Each argument with rows as a column slice of a wider matrix: from an odd offset on, rows an odd number of elements further
+    apart. Arguments whose rows are not outermost, or hold one element, stay."""
+    out = dict(inputs)
+    for name, dim in facts.rows:
+        t = inputs[name]
+        span = _span(t, dim)
+        if facts.argument(name).strides[dim] is None and span > 1 and _outermost(t, dim):
+            wide = span + gap + (span + gap + 1) % 2
+            out[name] = strided(t, dim, wide, offset)
+    return out
+
+
+def spaced_slots(facts: Facts, inputs: Mapping[str, Any], gap: int = 24) -> Inputs:
+    """Each pool with `gap` elements of somebody else's between its slots."""
+    return {n: strided(t, facts.pools[n], _span(t, facts.pools[n]) + gap) if n in facts.pools and _outermost(t, facts.pools[n]) else t
+            for n, t in inputs.items()}
+
+
+def far_slots(facts: Facts, inputs: Mapping[str, Any], beyond: int = 2 ** 31, seed: int = 3) -> Inputs:
+    """Each pool with slots so far apart that the last ones lie beyond `beyond` elements; the rows use the far ones too.
+
+    The storage is as large as that (8.6 GB in fp32), and only the slots' bytes are written.
+    """
+    out = renumbered(facts, inputs, seed)
+    for name, dim in facts.pools.items():
+        t = inputs[name]
+        if name not in facts.mutated:
+            continue
+        stride = -(-beyond // max(t.shape[dim] // 2, 1) // 16) * 16 + 16
+        strides = list(t.stride())
+        strides[dim] = stride
+        count = (t.shape[dim] - 1) * stride + _span(t, dim)
+        out[name] = _relaid(t, strides, 0, torch.empty(count * t.element_size(), dtype=torch.uint8, device=t.device))
+    return out
+
+
+def interleaved_pools(facts: Facts, inputs: Mapping[str, Any], pad: int = 16) -> Inputs:
+    """The pools that are updated in place as views of one storage: a page holds one slot of each, then `pad` bytes of nobody's."""
+    out, names = dict(inputs), [n for n in facts.paged if _outermost(inputs[n], facts.pools[n])]
+    if len(names) < 2:
+        return out
+    spans = {n: _span(inputs[n], facts.pools[n]) * inputs[n].element_size() for n in names}
+    starts, page = {}, 0
+    for name in names:
+        starts[name] = page
+        page += -(-spans[name] // 16) * 16
+    page += pad
+    slots = max(inputs[n].shape[facts.pools[n]] for n in names)
+    storage = _bytes(page * slots, inputs[names[0]].device)
+    for name in names:
+        t = inputs[name]
+        size, strides = t.element_size(), list(t.stride())
+        assert page % size == 0 and gcd(16, size) == size
+        strides[facts.pools[name]] = page // size
+        out[name] = _relaid(t, strides, starts[name] // size, storage)
+    return out
+
+
+def rows_at(facts: Facts, inputs: Mapping[str, Any], rows: list[int]) -> Inputs:
+    """The batch that consists of these rows of a batch, in this order; pools stay the same (as copies)."""
+    out: Inputs = {}
+    for name, t in inputs.items():
+        dim = facts.row_dim(name)
+        if not isinstance(t, Tensor):
+            out[name] = t
+        elif dim is None:
+            out[name] = t.clone() if name in facts.mutated else t
+        else:
+            picked = t.index_select(dim, torch.tensor(rows, device=t.device))
+            out[name] = dense_like(t, tuple(picked.shape)).copy_(picked)
+    return out
+
+
+def variants(facts: Facts, example: Mapping[str, Any], rows: tuple[int, ...] = (0, 1, 2, 5), seed: int = 11
+             ) -> list[tuple[str, Callable[[], Inputs]]]:
+    """(name, maker) of the cases that each function has to pass, as far as they apply to it. Makers are pure and made at will."""
+    few = max([r for r in rows if r] or [1])
+    cases: list[tuple[str, Callable[[], Inputs]]] = [(f"{r} row{'s' * (r != 1)}", lambda r=r: with_rows(facts, example, r, seed + r))
+                                                     for r in (rows if facts.rows else ())]
+    if facts.rows:
+        cases.append(("unaligned rows", lambda: unaligned_rows(facts, with_rows(facts, example, few, seed))))
+    if facts.indices:
+        base = lambda: with_rows(facts, example, few, seed, slots=few + 9)  # noqa: E731
+        cases += [("another pool size", base), ("permuted slots", lambda: renumbered(facts, base(), seed + 5)),
+                  ("spaced slots", lambda: spaced_slots(facts, base())),
+                  ("indices as a column of a table", lambda: with_indices(facts, base(), None, 3))]
+        if len(facts.paged) > 1:
+            cases.append(("pools interleaved in pages", lambda: interleaved_pools(facts, base())))
+    return cases if cases else [("the example", lambda: dict(example))]
+
+
+def alike(t: Tensor) -> Tensor:
+    """All bytes of a tensor's storage."""
+    return raw(t)

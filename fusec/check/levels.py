@@ -1,0 +1,58 @@
+"""Running a graph at a level: interpreted, as a kernel interpreted, or as a kernel on the device. All in place in the tensors given."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from ..errors import FusecError
+from ..ir.graph import Graph
+from ..ir.interpret import run_graph
+from ..ir.reference import TORCH_DTYPE
+from ..ir.tensor import Argument
+from .storage import poison
+
+LEVELS = ("graph", "kernel", "gpu")
+Execute = Callable[[Graph, Mapping[str, Tensor]], dict[str, Tensor]]
+"""(graph, its arguments by name) -> its fresh outputs by name; arguments that it stores to change in place."""
+
+
+def check_level(level: str) -> str:
+    """The level; FusecError for an unknown one."""
+    if level not in LEVELS:
+        raise FusecError(f"level: expected one of {', '.join(LEVELS)}, found {level!r}")
+    return level
+
+
+def sizes(arguments: tuple[Argument, ...], tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """The extents behind the symbols of the arguments' shapes, by name."""
+    found: dict[str, int] = {}
+    for a in arguments:
+        for extent, given in zip(a.shape, tensors[a.name].shape, strict=True):
+            if not isinstance(extent, int):
+                found[str(extent)] = given
+    return found
+
+
+def shape_of(argument: Argument, known: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(e if isinstance(e, int) else known[str(e)] for e in argument.shape)
+
+
+def poisoned(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Fresh outputs of a graph for these arguments, every element 777.0."""
+    known = sizes(graph.arguments, tensors)
+    device = next((t.device for t in tensors.values()), torch.device("cpu"))
+    return {t.name: poison(torch.empty(shape_of(t, known), dtype=TORCH_DTYPE[t.dtype], device=device)) for t in graph.fresh}
+
+
+def interpreted(graph: Graph, tensors: Mapping[str, Tensor], precision: str = "f32") -> dict[str, Tensor]:
+    """The graph itself, in fp32 or (the model) with fp64 in the place of fp32."""
+    out = poisoned(graph, tensors)
+    run_graph(graph, {**tensors, **out}, precision=precision)
+    return out
+
+
+def model(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The graph with fp64 in the place of fp32 and every narrower rounding kept."""
+    return interpreted(graph, tensors, "f64")
