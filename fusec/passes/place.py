@@ -59,6 +59,10 @@ class Problem:
     def axes(self, node: Node) -> tuple[Axis, ...]:
         return self.grid.local(node.axes)
 
+    def spread(self, axes: tuple[Axis, ...]) -> frozenset[str]:
+        """The axes that threads may share among them: all but the held ones."""
+        return frozenset(a.name for a in axes) - self.held
+
 
 def place(graph: Graph, grid: Grid, held: frozenset[str]) -> Placement:
     """The cheapest placement. Raises ResourceError where no layout of the anchor fits the registers of a block."""
@@ -80,11 +84,11 @@ def _anchor(problem: Problem) -> Node:
     weight: dict[frozenset[str], int] = {}
     for node in problem.graph.nodes:
         axes = problem.domain(node)
-        key = frozenset(a.name for a in axes)
+        key = problem.spread(axes)
         bytes_ = prod(a.size for a in axes) * (BYTES[node.dtype] if isinstance(node.op, (Load, Store)) else 0)
         weight[key] = weight.get(key, 0) + bytes_
     nodes = [n for n in problem.graph.nodes if isinstance(n.op, (Load, Store))]
-    return max(nodes, key=lambda n: (weight[frozenset(a.name for a in problem.domain(n))], len(problem.domain(n)),
+    return max(nodes, key=lambda n: (weight[problem.spread(problem.domain(n))], len(problem.domain(n)),
                                      isinstance(n.op, Load), BYTES[n.dtype]))
 
 
@@ -100,30 +104,33 @@ def _refuse(problem: Problem, anchor: Node) -> None:
 
 # ---- candidates for the anchor ---------------------------------------------------------------------------------------------------
 
-def _contiguous(problem: Problem, anchor: Node) -> tuple[str | None, int]:
-    """The axis along which the anchor's memory is contiguous, and how many elements one access may take."""
-    for step, name in sorted(strides(problem.graph, anchor)):
-        if step == 1 and name not in problem.held:
-            local = next((a for a in problem.domain(anchor) if a.name == name), None)
-            width = VECTOR_BYTES // BYTES[anchor.dtype]
-            while local is not None and width > 1 and local.size % width:
-                width //= 2
-            return (name, width) if local is not None else (None, 1)
-    return None, 1
+def _contiguous(problem: Problem, anchor: Node) -> tuple[str | None, tuple[int, ...]]:
+    """The axis along which the anchor's memory is contiguous, and the widths in elements that accesses of its domain may have."""
+    name = next((name for step, name in sorted(strides(problem.graph, anchor)) if step == 1 and name not in problem.held), None)
+    local = next((a for a in problem.domain(anchor) if a.name == name), None)
+    if local is None:
+        return None, (1,)
+    domain = {a.name for a in problem.domain(anchor)}
+    near = [n for n in problem.graph.nodes if isinstance(n.op, (Load, Store)) and {a.name for a in problem.domain(n)} == domain]
+    found = set()
+    for node in near:
+        width = VECTOR_BYTES // BYTES[node.dtype]
+        while width > 1 and local.size % width:
+            width //= 2
+        found.add(width)
+    return name, tuple(sorted(found))
 
 
 def _candidates(problem: Problem, anchor: Node) -> Iterator[tuple[Layout, int]]:
     axes = [a for a in problem.domain(anchor) if a.name not in problem.held]
-    held = [a for a in problem.domain(anchor) if a.name in problem.held]
-    vector, width = _contiguous(problem, anchor)
-    sizes = [-(-a.size // width) if a.name == vector else a.size for a in axes]
-    for lanes in _splits(sizes, 32):
-        rest = [-(-s // n) for s, n in zip(sizes, lanes, strict=True)]
-        for warps in _warp_splits(rest):
-            threads = 32 * prod(warps)
-            if threads > MAX_THREADS:
-                continue
-            yield _layout(problem, axes, held, vector, width, lanes, warps), threads
+    vector, widths = _contiguous(problem, anchor)
+    for width in widths:
+        sizes = [-(-a.size // width) if a.name == vector else a.size for a in axes]
+        for lanes in _splits(sizes, 32):
+            rest = [-(-s // n) for s, n in zip(sizes, lanes, strict=True)]
+            for warps in _warp_splits(rest):
+                if 32 * prod(warps) <= MAX_THREADS:
+                    yield _layout(problem, axes, vector, width, lanes, warps), 32 * prod(warps)
 
 
 def _splits(sizes: list[int], total: int) -> Iterator[list[int]]:
@@ -157,8 +164,7 @@ def _warp_splits(sizes: list[int]) -> Iterator[list[int]]:
     yield from go(0, MAX_THREADS // 32)
 
 
-def _layout(problem: Problem, axes: list[Axis], held: list[Axis], vector: str | None, width: int, lanes: list[int],
-            warps: list[int]) -> Layout:
+def _layout(problem: Problem, axes: list[Axis], vector: str | None, width: int, lanes: list[int], warps: list[int]) -> Layout:
     out: list[tuple[str, tuple[Factor, ...]]] = []
     lane_step, warp_step = 1, 32
     steps: dict[str, tuple[int, int]] = {}
@@ -171,8 +177,12 @@ def _layout(problem: Problem, axes: list[Axis], held: list[Axis], vector: str | 
         reg = -(-axis.size // (vec * lane * warp))
         factors = [Factor(REG, reg), Factor(THREAD, warp, steps[axis.name][1]), Factor(THREAD, lane, steps[axis.name][0]), Factor(VEC, vec)]
         out.append((axis.name, _whole(problem, axis.name, [f for f in factors if f.extent > 1])))
-    out += [(a.name, _whole(problem, a.name, [Factor(REG, a.size)])) for a in held]
-    return Layout(tuple(out))
+    return Layout(tuple(out) + _held(problem))
+
+
+def _held(problem: Problem) -> tuple[tuple[str, tuple[Factor, ...]], ...]:
+    """Held axes lie in registers under every layout."""
+    return tuple((a.name, (Factor(REG, a.size),)) for a in problem.graph.axes if a.name in problem.held)
 
 
 def _whole(problem: Problem, axis: str, factors: list[Factor]) -> tuple[Factor, ...]:
@@ -194,25 +204,30 @@ def _groups(problem: Problem, layout: Layout) -> list[tuple[tuple[Axis, ...], li
             x = parent[x]
         return x
 
-    domains = {n.name: frozenset(a.name for a in problem.domain(n)) for n in problem.graph.nodes}
+    domains = {n.name: problem.spread(problem.domain(n)) for n in problem.graph.nodes}
     for node in problem.graph.nodes:
         parent[node.name] = node.name
         for ref in operands(node.op):
             other = problem.table[ref.value]
-            value = frozenset(a.name for a in problem.axes(other))
+            value = problem.spread(problem.axes(other))
             if not any(a in value for a, _ in ref.bind) and domains[node.name] == domains[other.name]:
                 parent[root(node.name)] = root(other.name)
     groups: dict[str, list[Node]] = {}
     for node in problem.graph.nodes:
         groups.setdefault(root(node.name), []).append(node)
-    anchor = frozenset(a for a, _ in layout.axes)
-    return [(problem.domain(nodes[0]), nodes) for nodes in groups.values()
-            if frozenset(a.name for a in problem.domain(nodes[0])) != anchor]
+    anchor = frozenset(a for a, _ in layout.axes) - problem.held
+    return [(_domain(problem, nodes), nodes) for nodes in groups.values() if domains[nodes[0].name] != anchor]
+
+
+def _domain(problem: Problem, nodes: list[Node]) -> tuple[Axis, ...]:
+    """The axes of a group: those its nodes share, and every held axis of any of them."""
+    seen = {a.name: a for n in nodes for a in problem.domain(n)}
+    return tuple(seen.values())
 
 
 def _complete(problem: Problem, anchor: Node, layout: Layout, threads: int) -> Placement | None:
     names = {a for a, _ in layout.axes}
-    if elements(layout, names) + OTHER_REGISTERS > min(REGISTERS // threads, 255):
+    if elements(layout, tuple(a.name for a in problem.domain(anchor))) + OTHER_REGISTERS > min(REGISTERS // threads, 255):
         return None
     layouts: dict[str, Layout] = {}
     for node in problem.graph.nodes:
@@ -230,7 +245,7 @@ def _complete(problem: Problem, anchor: Node, layout: Layout, threads: int) -> P
         if projected is not None and _group_cost(problem, nodes, projected, layout, threads) <= _group_cost(problem, nodes, flat, layout, threads):
             continue
         flat, cursor = _shift(flat, cursor, threads)
-        layouts.update({n.name: flat for n in nodes})
+        layouts.update({n.name: flat.project(tuple(a.name for a in problem.domain(n))) for n in nodes})
     results = _results(problem, layouts)
     placed = Placement(anchor.name, threads, problem.grid, layouts, results)
     return Placement(anchor.name, threads, problem.grid, layouts, results, block_cost(problem, placed))
@@ -299,6 +314,9 @@ def _results(problem: Problem, layouts: dict[str, Layout]) -> dict[str, Layout]:
         if not crosses_warps(mine, tuple(a.name for a in problem.grid.local(node.op.axes))):
             found[node.name] = mine.project(kept)
             continue
+        if not kept:
+            found[node.name] = Layout(())
+            continue
         readers = [layouts[r.name] for r in problem.graph.readers(node.name)
                    if set(kept) == {a.name for a in problem.domain(r)} and all(layouts[r.name].has(a) for a in kept)]
         found[node.name] = readers[0].project(kept) if readers else _everywhere(mine.project(kept))
@@ -306,7 +324,8 @@ def _results(problem: Problem, layouts: dict[str, Layout]) -> dict[str, Layout]:
 
 
 def _everywhere(layout: Layout) -> Layout:
-    return layout
+    """The same map, on all threads: what every thread reads back from shared memory."""
+    return Layout(layout.axes)
 
 
 # ---- counting --------------------------------------------------------------------------------------------------------------------

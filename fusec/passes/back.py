@@ -1,0 +1,93 @@
+"""The back half of the pipeline: from the folded graph to one KernelSpec, each step a pass of its own."""
+from __future__ import annotations
+
+from ..ir.dtype import BYTES
+from ..ir.graph import Graph
+from ..ir.kernel import KernelSpec, Let, Linear, Parameter, Statement, walk
+from ..ir.plan import Buffer, Exchange, Layout, Schedule, SmemPlan
+from ..target import TARGETS
+from .barriers import insert_barriers
+from .bind_loads import bind_loads, register_axes
+from .choose_grid import choose_grid
+from .coordinates import Coordinates
+from .emit import Emitter
+from .levels import Levels, assign_levels
+from .linearize import linearize
+from .localize import localize
+from .place import VECTOR_BYTES, Placement, Problem, place
+from .plan_smem import plan_smem
+
+
+def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) -> tuple[Schedule, KernelSpec]:
+    """The schedule and the kernel of a graph for one arch.
+
+    alignment: per tensor, the bytes its base and its run-time strides are multiples of (16 where not given). Raises FusionError where
+    the graph cannot be one kernel, ResourceError where no schedule fits.
+    """
+    graph = bind_loads(graph)
+    held = register_axes(graph)
+    grid = choose_grid(graph, held)
+    problem = Problem(graph, grid, held)
+    placed = place(graph, grid, held)
+    levels = assign_levels(problem, placed)
+    coords = Coordinates(graph, placed)
+    emitter = Emitter(problem, placed, coords, alignment or {})
+    for name in levels.crossing:
+        emitter.partials[name] = coords.fresh(f"{name}_part")
+    launch = coords.launch()
+    body = localize(linearize(problem, placed, levels, emitter))
+    sizes = {e.buffer: (e.dtype, _count(e)) for e in emitter.exchanges.values()}
+    plan = plan_smem(body, sizes, TARGETS[arch].smem_per_block)
+    body = insert_barriers(_lets(coords, body) + body, _shifted(plan, len(coords.lets)))
+    schedule = Schedule(placed.anchor, placed.threads, grid.axes, tuple(placed.layouts.items()), tuple(emitter.exchanges.values()))
+    spec = KernelSpec(graph.name, graph.name, arch, _parameters(graph, emitter), launch, plan, body, _summary(placed, levels, plan))
+    return schedule, spec
+
+
+def _count(exchange: Exchange) -> int:
+    total = 1
+    for extent in exchange.extents:
+        total *= extent
+    return total
+
+
+def _shifted(plan: SmemPlan, by: int) -> SmemPlan:
+    return SmemPlan(tuple(Buffer(b.name, b.dtype, b.count, b.offset, b.first + by, b.last + by) for b in plan.buffers), plan.total)
+
+
+def _lets(coords: Coordinates, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """The coordinates in order of definition, and the unit that constant offsets along run-time strides are counted in."""
+    used = any(term.var == "one" for s in walk(body) for term in _terms(s))
+    return ((Let("one", Linear((), 1)),) if used else ()) + tuple(coords.lets)
+
+
+def _terms(statement: Statement) -> "list[object]":
+    from ..ir.kernel import Copy, Global
+    if not isinstance(statement, Copy):
+        return []
+    return [t for place in (statement.source, statement.target) if isinstance(place, Global) for t in place.offset.terms]
+
+
+def _parameters(graph: Graph, emitter: Emitter) -> tuple[Parameter, ...]:
+    found: list[Parameter] = []
+    for tensor in graph.arguments + graph.fresh:
+        width = emitter.widths.get(tensor.name, 1)
+        shape = tuple(e if isinstance(e, int) else str(e) for e in tensor.shape)
+        divisible = tuple(width if stride is None else 1 for stride in tensor.strides)
+        found.append(Parameter(tensor.name, tensor.dtype, shape, tensor.strides, width * BYTES[tensor.dtype], divisible))
+    return tuple(found)
+
+
+def _summary(placed: Placement, levels: Levels, plan: SmemPlan) -> tuple[str, ...]:
+    grid = " x ".join(f"{name}" + (f" in parts of {part}" if part != 1 else "") for name, _, part in placed.grid.axes)
+    lines = [f"grid: {grid or 'one block'}; {placed.threads} threads", f"anchor: {placed.anchor} {placed.layouts[placed.anchor]}"]
+    regions: dict[Layout, list[str]] = {}
+    for name, layout in placed.layouts.items():
+        if layout.count:
+            regions.setdefault(layout, []).append(name)
+    lines += [f"region {layout}: {', '.join(names)}" for layout, names in regions.items()]
+    lines += [f"shared {b.name}: bytes {b.offset}..{b.offset + b.bytes - 1}, {b.count} x {b.dtype}" for b in plan.buffers]
+    return tuple(lines)
+
+
+__all__ = ["VECTOR_BYTES", "to_kernel"]

@@ -1,0 +1,169 @@
+"""Coordinates as integer expressions: where a thread of a block stands along each axis under a layout."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..ir.geometry import idle_digits, span, weight
+from ..ir.graph import DimIndex, Graph, Index, Ref
+from ..ir.kernel import AtLeast, Condition, Digit, Launch, Less, Let, Linear, Term
+from ..ir.plan import GRID, REG, THREAD, VEC, Factor, Layout
+from .place import Placement
+
+
+def var(name: str, coef: int = 1) -> Linear:
+    """coef * name."""
+    return Linear((Term(name, coef),)) if coef else Linear()
+
+
+@dataclass(slots=True)
+class Coordinates:
+    """Names the integer variables of a kernel once each: block digits, thread digits. `lets` are their definitions in order."""
+
+    graph: Graph
+    placed: Placement
+    lets: list[Let] = field(default_factory=list)
+    names: dict[tuple[int, int, int], str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.taken |= {n.name for n in self.graph.nodes} | set(self.graph.tensors)
+
+    def fresh(self, name: str) -> str:
+        """A variable name that nothing else has."""
+        base, count = name, 1
+        while name in self.taken:
+            count += 1
+            name = f"{base}_{count}"
+        self.taken.add(name)
+        return name
+
+    def launch(self) -> Launch:
+        """Block indices: the first grid axis on x, all others on y, outermost first. Defines one variable per grid axis."""
+        axes = self.placed.grid.axes
+        if not axes:
+            return Launch(((1,), (1,), (1,)), self.placed.threads)
+        self.lets.append(Let(self.grid_name(axes[0][0]), var("block_x")))
+        step = 1
+        for i, (name, blocks, _) in reversed(list(enumerate(axes[1:]))):
+            assert isinstance(blocks, int)
+            self.lets.append(Let(self.grid_name(name), var("block_y") if len(axes) == 2 else
+                                 Digit("block_y", step, 0 if i == 0 else blocks)))
+            step *= blocks
+        return Launch(((axes[0][1],), tuple(b for _, b, _ in axes[1:]) or (1,), (1,)), self.placed.threads)
+
+    def grid_name(self, axis: str) -> str:
+        """The variable of a block's place along a grid axis."""
+        key = (-1, -1, list(a for a, _, _ in self.placed.grid.axes).index(axis))
+        if key not in self.names:
+            part = next(p for a, _, p in self.placed.grid.axes if a == axis)
+            self.names[key] = self.fresh(axis if part == 1 else f"{axis}_block")
+        return self.names[key]
+
+    def digit(self, first: int, factor: Factor, axis: str, total: int) -> str:
+        """The variable of one thread digit, counted from thread `first`."""
+        if factor.step * factor.extent <= 32 and first % 32 == 0:
+            first, total = 0, self.placed.threads  # A lane is a lane wherever the region begins.
+        top = factor.step * factor.extent >= total
+        key = (first, factor.step, 0 if top else factor.extent)
+        if key not in self.names:
+            source = self.base(first)
+            if factor.step == 1 and top:
+                self.names[key] = source
+            else:
+                name = self.fresh(f"{axis}_{factor.kind.lower().replace('·', '_')}")
+                self.lets.append(Let(name, Digit(source, factor.step, 0 if top else factor.extent)))
+                self.names[key] = name
+        return self.names[key]
+
+    def base(self, first: int) -> str:
+        """The variable of the thread's place in a region that begins at thread `first`."""
+        if not first:
+            return "thread"
+        key = (first, 0, 0)
+        if key not in self.names:
+            self.names[key] = self.fresh(f"thread_from_{first}")
+            self.lets.append(Let(self.names[key], var("thread") + Linear((), -first)))
+        return self.names[key]
+
+    def total(self, layout: Layout) -> int:
+        return layout.count or self.placed.threads
+
+    def at(self, layout: Layout, axis: str, loops: dict[tuple[str, int], Linear], local: bool = False) -> Linear:
+        """The coordinate along an axis; `loops` gives the register digits by (axis, factor position). `local`: without the grid's part."""
+        if axis in {a for a, _, p in self.placed.grid.axes if p == 1}:
+            return Linear() if local else var(self.grid_name(axis))
+        total, out = self.total(layout), Linear()
+        for position, factor in enumerate(layout.factors(axis)):
+            if factor.extent == 1:
+                continue
+            scale = weight(layout.factors(axis), position)
+            if factor.place == GRID:
+                part = next(p for a, _, p in self.placed.grid.axes if a == axis)
+                out = out + (Linear() if local else var(self.grid_name(axis), part))
+            elif factor.place == THREAD:
+                out = out + var(self.digit(layout.first, factor, axis, total), scale)
+            else:
+                out = out + loops[axis, position].scaled(scale)
+        return out
+
+    def inside(self, layout: Layout, axes: tuple[str, ...], loops: dict[tuple[str, int], Linear]) -> tuple[Condition, ...]:
+        """Conditions for the padded axes: the position is one the axis has."""
+        found: list[Condition] = []
+        for axis in axes:
+            extent = self.extent(axis)
+            if span(layout.factors(axis)) > extent:
+                found.append(Less(self.at(layout, axis, loops, local=True), extent))
+        return tuple(found)
+
+    def extent(self, axis: str) -> int:
+        """Elements of an axis in a block."""
+        part = {a: p for a, _, p in self.placed.grid.axes}
+        return part[axis] if axis in part else self.graph.axis(axis).size
+
+    def owner(self, layout: Layout, axes: tuple[str, ...]) -> tuple[Condition, ...]:
+        """Conditions under which a thread is the one that stores a replicated value."""
+        found: list[Condition] = []
+        for idle in idle_digits(layout, axes, self.placed.threads):
+            factor = Factor(THREAD, idle.extent, idle.step)
+            found.append(Less(var(self.digit(layout.first, factor, "replica", self.total(layout))), 1))
+        return tuple(found)
+
+    def region(self, layout: Layout, whole_warps: bool) -> tuple[Condition, ...]:
+        """Conditions under which a thread belongs to a layout's region."""
+        if not layout.count:
+            return ()
+        last = layout.first + (-(-layout.count // 32) * 32 if whole_warps else layout.count)
+        low: tuple[Condition, ...] = (AtLeast(var("thread"), layout.first),) if layout.first else ()
+        high: tuple[Condition, ...] = (Less(var("thread"), last),) if last < self.placed.threads else ()
+        return low + high
+
+    def offset(self, tensor: str, index: tuple[DimIndex, ...], layout: Layout, loops: dict[tuple[str, int], Linear],
+               value: "dict[str, str]") -> Linear:
+        """The element offset of a memory access; `value` names the integer variables of index values."""
+        out = Linear()
+        for dim, (digits, stride) in enumerate(zip(index, self.graph.tensors[tensor].strides, strict=True)):
+            for digit in digits:
+                if isinstance(digit.source, Ref):
+                    place = var(value[digit.source.value])
+                elif digit.source.axis is None:
+                    place = Linear((), digit.source.offset)
+                else:
+                    place = self.at(layout, digit.source.axis, loops) + Linear((), digit.source.offset)
+                out = out + _times(place.scaled(digit.step), tensor, dim, stride)
+        return out
+
+
+def _times(place: Linear, tensor: str, dim: int, stride: int | None) -> Linear:
+    if stride is not None:
+        return place.scaled(stride)
+    terms = [Term(t.var, t.coef, (tensor, dim)) for t in place.terms]
+    if place.const:
+        terms.append(Term("one", place.const, (tensor, dim)))
+    return Linear(tuple(terms))
+
+
+def reads(index: Index) -> bool:
+    return index.axis is not None
+
+
+__all__ = ["Coordinates", "REG", "VEC", "reads", "var"]

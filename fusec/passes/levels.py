@@ -1,0 +1,59 @@
+"""When things can happen: the level of a value is the number of block barriers before it is there.
+
+A value that is exchanged through shared memory, or whose reduction crosses warps, is there one level later for its readers.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import FusionError
+from ..ir.geometry import crosses_warps
+from ..ir.graph import Graph, Node, Reduce, Ref, operands, refs
+from .place import Placement, Problem, free_edge
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """start: the level a node's domain is computed on. ready: the level its value is there for its own region.
+    exchanged: values that go through shared memory. crossing: reductions that do."""
+
+    start: dict[str, int]
+    ready: dict[str, int]
+    exchanged: frozenset[str]
+    crossing: frozenset[str]
+
+
+def assign_levels(problem: Problem, placed: Placement) -> Levels:
+    """Levels of every node. Raises FusionError where an index value would have to be exchanged."""
+    start: dict[str, int] = {}
+    ready: dict[str, int] = {}
+    exchanged: set[str] = set()
+    crossing: set[str] = set()
+    for node in problem.graph.nodes:
+        level = 0
+        direct = {id(r) for r in operands(node.op)}
+        for ref in refs(node.op):
+            producer = problem.table[ref.value]
+            free = free_edge(problem, ref, placed.result(producer), placed.layouts[node.name])
+            if not free and id(ref) not in direct:
+                raise FusionError(f"the index value {ref.value} lies in other threads than the access that uses it", node.loc,
+                                  "an index may depend on the rows of the batch only")
+            if not free:
+                exchanged.add(ref.value)
+            level = max(level, ready[ref.value] + (0 if free else 1))
+        start[node.name] = level
+        late = is_crossing(problem, placed, node)
+        if late:
+            crossing.add(node.name)
+        ready[node.name] = level + (1 if late else 0)
+    return Levels(start, ready, frozenset(exchanged), frozenset(crossing))
+
+
+def is_crossing(problem: Problem, placed: Placement, node: Node) -> bool:
+    """Whether a node is a reduction over axes that several warps hold."""
+    return isinstance(node.op, Reduce) and crosses_warps(placed.layouts[node.name], tuple(a.name for a in problem.grid.local(node.op.axes)))
+
+
+def readers_of(graph: Graph, name: str) -> tuple[tuple[Node, Ref], ...]:
+    """(node, reference) of every operand that reads a value."""
+    return tuple((n, r) for n in graph.nodes for r in operands(n.op) if r.value == name)

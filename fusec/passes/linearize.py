@@ -1,0 +1,220 @@
+"""After this pass the kernel is a list of statements: per level the loads, then what can be computed, exchanges, stores last.
+
+A unit is one piece of work of a node (a load, an elementwise op, the three steps of a reduction, a write to or a read from shared
+memory, a store). Ready units are taken by kind, then so that neighbours share a region and a register loop.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..ir.graph import Graph, Iota, Join, Load, Map, Node, Reduce, Ref, Store, operands, refs
+from ..ir.kernel import Compute, Condition, Copy, Declare, Guard, LaneReduce, Let, Statement
+from ..ir.plan import Layout
+from .emit import Emitter, Piece
+from .levels import Levels
+from .place import Placement, Problem
+
+INDEX, LOAD, READ, COMPUTE, LANES, WRITE, STORE = range(7)
+
+
+@dataclass(slots=True)
+class Unit:
+    """kind orders it among what is ready; `needs` are the units before it; `emit` gives its statements."""
+
+    name: str
+    kind: int
+    level: int
+    layout: Layout
+    needs: set[str]
+    emit: Callable[[], Piece]
+    rank: int = 0
+
+
+@dataclass(slots=True)
+class _Planner:
+    problem: Problem
+    placed: Placement
+    levels: Levels
+    emitter: Emitter
+    units: dict[str, Unit] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph:
+        return self.problem.graph
+
+    def add(self, name: str, kind: int, level: int, layout: Layout, needs: set[str], emit: Callable[[], Piece]) -> None:
+        self.units[name] = Unit(name, kind, level, layout, needs, emit, len(self.units))
+
+    def plan(self) -> list[Unit]:
+        indices = {r.value for n in self.graph.nodes for r in refs(n.op)} - {r.value for n in self.graph.nodes for r in operands(n.op)}
+        for node in self.graph.nodes:
+            self._node(node, node.name in indices)
+        return list(self.units.values())
+
+    def _node(self, node: Node, index_only: bool) -> None:
+        layout, level = self.placed.layouts[node.name], self.levels.start[node.name]
+        needs = {self._operand(node, ref) for ref in operands(node.op)}
+        for ref in refs(node.op):
+            if all(ref is not r for r in operands(node.op)):
+                needs.add(self._index(ref.value))
+        if isinstance(node.op, Load):
+            kind = INDEX if index_only or not self.problem.axes(node) and self._feeds_index(node.name) else LOAD
+            self.add(node.name, kind, level, layout, needs, lambda: self.emitter.load(node))
+        elif isinstance(node.op, Store):
+            self.add(node.name, STORE, level, layout, needs, lambda: self.emitter.store(node))
+        elif isinstance(node.op, Reduce):
+            self._reduce(node, layout, level, needs)
+        else:
+            assert isinstance(node.op, (Map, Join, Iota))
+            kind = INDEX if self._feeds_index(node.name) else COMPUTE
+            self.add(node.name, kind, level, layout, needs, lambda: self.emitter.compute(node))
+        if node.name in self.levels.exchanged:
+            self.add(f"{node.name}!write", WRITE, self.levels.ready[node.name], self.placed.result(node), {node.name},
+                     lambda: self.emitter.write(node))
+
+    def _feeds_index(self, name: str) -> bool:
+        for reader in self.graph.readers(name):
+            if isinstance(reader.op, (Load, Store)) and all(r.value != name for r in operands(reader.op)):
+                return True
+            if isinstance(reader.op, Map) and not self.problem.domain(reader) and self._feeds_index(reader.name):
+                return True
+        return False
+
+    def _index(self, value: str) -> str:
+        name = f"{value}!index"
+        if name not in self.units:
+            node = self.problem.table[value]
+            self.add(name, INDEX, self.levels.ready[value], self.placed.result(node), {value}, lambda: self.emitter.index(node))
+        return name
+
+    def _operand(self, node: Node, ref: Ref) -> str:
+        """The unit after which the node's thread holds the operand."""
+        if self.emitter.is_free(node, ref):
+            return ref.value
+        key = self.emitter.read_key(node, ref)
+        name = f"{key.name}!read"
+        if name not in self.units:
+            level = self.levels.ready[ref.value] + 1
+            self.add(name, READ, level, self.placed.layouts[node.name], {f"{ref.value}!write"}, lambda: self.emitter.read(key))
+        return name
+
+    def _reduce(self, node: Node, layout: Layout, level: int, needs: set[str]) -> None:
+        steps = f"{node.name}!accumulate"
+        self.add(steps, COMPUTE, level, layout, needs, lambda: self.emitter.accumulate(node))
+        if self.emitter.lane_steps(node):
+            self.add(f"{node.name}!lanes", LANES, level, layout, {steps}, lambda: self.emitter.lanes(node))
+            steps = f"{node.name}!lanes"
+        if node.name in self.levels.crossing:
+            self.add(f"{node.name}!partial", WRITE, level, layout, {steps}, lambda: self.emitter.write_partial(node))
+            self.add(f"{node.name}!parts", READ, level + 1, self.placed.results[node.name], {f"{node.name}!partial"},
+                     lambda: self.emitter.read_partials(node))
+            steps = f"{node.name}!parts"
+        self.add(node.name, COMPUTE, self.levels.ready[node.name], self.placed.results[node.name], {steps}, lambda: self.emitter.finish(node))
+
+
+def linearize(problem: Problem, placed: Placement, levels: Levels, emitter: Emitter) -> tuple[Statement, ...]:
+    """The statements of the kernel, without barriers, definitions before uses."""
+    units = _Planner(problem, placed, levels, emitter).plan()
+    pieces: list[Piece] = []
+    done: set[str] = set()
+    for level in range(max((u.level for u in units), default=0) + 1):
+        for unit in _order([u for u in units if u.level == level], done, placed, problem):
+            pieces.append(unit.emit())
+    return assemble(pieces)
+
+
+def _order(units: list[Unit], done: set[str], placed: Placement, problem: Problem) -> list[Unit]:
+    """List scheduling within a level."""
+    out: list[Unit] = []
+    left = list(units)
+    last: Unit | None = None
+    anchor = {a for a, _ in placed.layouts[placed.anchor].axes}
+    while left:
+        ready = [u for u in left if u.needs <= done]
+        assert ready, [(u.name, u.needs - done) for u in left]
+
+        def preference(u: Unit) -> tuple[object, ...]:
+            near = last is not None and (u.layout.first, u.layout.count) == (last.layout.first, last.layout.count)
+            same = near and last is not None and u.layout == last.layout
+            big = u.kind == LOAD and {a for a, _ in u.layout.axes} != anchor
+            return (u.kind, big, not near, not same, u.rank)
+        unit = min(ready, key=preference)
+        left.remove(unit)
+        done.add(unit.name)
+        out.append(unit)
+        last = unit
+    return out
+
+
+# ---- assembly --------------------------------------------------------------------------------------------------------------------
+
+def assemble(pieces: list[Piece]) -> tuple[Statement, ...]:
+    """Neighbouring pieces of one region share a guard; neighbouring register loops and lane reductions become one."""
+    body: list[Statement] = []
+    inner: list[Statement] = []
+    when: tuple[Condition, ...] = ()
+
+    def close() -> None:
+        nonlocal inner
+        if inner and when:
+            body.append(Guard(when, tuple(_fuse(inner))))
+        else:
+            body.extend(_fuse(inner))
+        inner = []
+
+    for piece in pieces:
+        if piece.when != when:
+            close()
+            when = piece.when
+        outer = [s for s in piece.body if isinstance(s, (Declare, Let))] if when else []
+        at = len(body)
+        body[at:at] = outer
+        inner.extend(s for s in piece.body if s not in outer)
+    close()
+    return tuple(body)
+
+
+def _fuse(statements: list[Statement]) -> list[Statement]:
+    """Declares go before the statement they interrupt; adjacent Computes and LaneReduces of one shape become one."""
+    out: list[Statement] = []
+    for statement in statements:
+        at = len(out)
+        while isinstance(statement, Declare) and at and isinstance(out[at - 1], (Compute, LaneReduce)):
+            at -= 1
+        previous = out[-1] if out else None
+        if isinstance(statement, Compute) and isinstance(previous, Compute) and _can_join(previous, statement):
+            out[-1] = Compute(previous.loops, previous.body + statement.body, previous.when)
+        elif isinstance(statement, LaneReduce) and isinstance(previous, LaneReduce) and _same_lanes(previous, statement):
+            out[-1] = LaneReduce(previous.targets + statement.targets, previous.fn, previous.step, previous.lanes, previous.shape,
+                                 previous.origin)
+        else:
+            out.insert(at, statement)
+    return out
+
+
+def _same_lanes(a: LaneReduce, b: LaneReduce) -> bool:
+    return (a.fn, a.step, a.lanes, a.shape) == (b.fn, b.step, b.lanes, b.shape)
+
+
+def _can_join(first: Compute, second: Compute) -> bool:
+    """Whether the second body may run at each point right after the first: it reads what the first writes only at that point."""
+    if first.loops != second.loops or first.when != second.when:
+        return False
+    written = {a.target.name: a.target.index for a in first.body}
+    own = {f.var for f in first.loops}
+    for assign in second.body:
+        for elem in elems(assign.value):
+            if elem.name in written:
+                point = frozenset(v for i in written[elem.name] for v in i.variables)
+                if elem.index != written[elem.name] or point != own:
+                    return False
+    return True
+
+
+def elems(value: object) -> list["object"]:
+    from .localize import elements_of
+    return elements_of(value)
+
+
+__all__ = ["Copy", "linearize", "assemble"]

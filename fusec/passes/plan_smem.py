@@ -1,0 +1,59 @@
+"""After this pass every shared buffer has its bytes: buffers alive together are disjoint, and the total fits the target.
+
+A buffer is alive from the top-level statement that first touches it to the last one. Bytes are reused only where the buffers would not
+fit side by side: reuse costs a barrier, which the barriers pass then adds.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import ResourceError
+from ..ir.dtype import BYTES
+from ..ir.kernel import Copy, Guard, Repeat, Shared, Statement
+from ..ir.plan import Buffer, SmemPlan
+
+ALIGN = 16  # Bytes: the widest access to shared memory.
+
+
+def shared_accesses(statement: Statement) -> Iterator[tuple[str, bool]]:
+    """(buffer, is a write) of every access to shared memory in a statement, nested ones included."""
+    if isinstance(statement, Copy):
+        if isinstance(statement.source, Shared):
+            yield statement.source.buffer, False
+        if isinstance(statement.target, Shared):
+            yield statement.target.buffer, True
+    if isinstance(statement, (Guard, Repeat)):
+        for inner in statement.body:
+            yield from shared_accesses(inner)
+
+
+def plan_smem(body: tuple[Statement, ...], sizes: dict[str, tuple[str, int]], limit: int) -> SmemPlan:
+    """Offsets of the buffers in `sizes` (name -> dtype, elements). Raises ResourceError with the largest buffer where they do not fit."""
+    live: dict[str, tuple[int, int]] = {}
+    for number, statement in enumerate(body):
+        for name, _ in shared_accesses(statement):
+            live[name] = (live.get(name, (number, number))[0], number)
+    for reuse in (False, True):
+        plan = _pack(live, sizes, reuse)
+        if plan.total <= limit:
+            return plan
+    worst = max(plan.buffers, key=lambda b: b.bytes)
+    raise ResourceError(f"shared memory: {plan.total} bytes needed, at most {limit} per block; the largest buffer is {worst.name} with "
+                        f"{worst.bytes} bytes")
+
+
+def _pack(live: dict[str, tuple[int, int]], sizes: dict[str, tuple[str, int]], reuse: bool) -> SmemPlan:
+    """First fit in order of first use."""
+    placed: list[Buffer] = []
+    for name in sorted(live, key=lambda n: (live[n][0], n)):
+        dtype, count = sizes[name]
+        first, last = live[name]
+        busy = sorted((b.offset, b.offset + b.bytes) for b in placed if not reuse or b.first <= last and first <= b.last)
+        offset = 0
+        for low, high in busy:
+            if offset + count * BYTES[dtype] <= low:
+                break
+            offset = max(offset, -(-high // ALIGN) * ALIGN)
+        placed.append(Buffer(name, dtype, count, offset, first, last))
+    total = max((b.offset + b.bytes for b in placed), default=0)
+    return SmemPlan(tuple(placed), -(-total // ALIGN) * ALIGN)
