@@ -1,0 +1,259 @@
+"""Nodes of the named graph from values with classes: references get their binds, reads of arguments become Loads.
+
+A coordinate is followed from an atom of the root, hop by hop, to the axes of the reader.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from ..errors import FusionError, InternalError, Loc
+from ..ir import graph as g
+from ..ir.axis import Axis
+from ..ir.scalar import Lit
+from ..ir.tensor import Contract, Fill, Input, Iota, Join, Map, Reduce, TensorNode
+from .axes_coalesce import AxisTable
+from .axes_joins import emit_join
+from .axes_model import Hop, Model, Pick, Value, Write
+from .names import Names
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """A coordinate that an index value gives; `rest` are the hops from the picking view to the reader."""
+
+    pick: Pick
+    rest: tuple[Hop, ...]
+
+
+Coordinate = Union[g.Index, Picked]
+
+
+class Emitter:
+    """Builds the nodes of the named graph in order; Loads are made where they are first read."""
+
+    def __init__(self, model: Model, axes: AxisTable, names: Names) -> None:
+        self.model, self.axes, self.names = model, axes, names
+        self.nodes: list[g.Node] = []
+        self.emitted: dict[str, str] = {}
+        self.loads: dict[object, str] = {}
+
+    # ---- coordinates ---------------------------------------------------------------------------------------------------------------
+
+    def axis(self, leaf: int) -> Axis:
+        return self.axes.of(leaf)
+
+    def own(self, atoms: list[int]) -> tuple[Axis, ...]:
+        return tuple(self.axis(leaf) for a in atoms for leaf in self.model.atoms.leaves(a))
+
+    def follow(self, leaf: int, hops: list[Hop], loc: Loc) -> Coordinate:
+        """Where the reader at the end of `hops` reads along one leaf of the root."""
+        offset = 0
+        for i, hop in enumerate(hops):
+            if hop.pick is not None and hop.pick.atom is not None and leaf in self.model.atoms.leaves(hop.pick.atom):
+                if len(self.model.atoms.leaves(hop.pick.atom)) > 1:
+                    raise FusionError("an index picks from several dims viewed as one", loc, "index each dim by itself")
+                return Picked(hop.pick, tuple(hops[i + 1:]))
+            sub = next((s for link in hop.links for s in link.subs if s[0] == leaf), None)
+            if sub is None:
+                raise InternalError("a dim of a value is lost on the way to its reader", loc.short)
+            offset += sub[2]
+            if sub[1] is None:
+                return g.Index(None, offset)
+            leaf = sub[1]
+        return g.Index(self.axis(leaf).name, offset)
+
+    def digits(self, atom: int | None, hops: list[Hop], loc: Loc) -> list[tuple[Coordinate, int]]:
+        """(coordinate, step) of one whole dim of an argument, outermost digit first."""
+        if atom is None:
+            return []
+        atoms = self.model.atoms
+        if not hops:
+            return self._steps(atoms.leaves(atom), hops, loc)
+        hop = hops[0]
+        if hop.pick is not None and hop.pick.atom is not None and atoms.find(hop.pick.atom) == atoms.find(atom):
+            return [(Picked(hop.pick, tuple(hops[1:])), 1)]
+        link = next((k for k in hop.links if k.whole == atom), None)
+        if link is not None and link.broken:
+            below = self.digits(link.part, hops[1:], loc) if len(hops) > 1 else self._steps(atoms.leaves(link.part), [], loc)
+            return below + [(g.Index(None, link.offset), 1)]
+        return self._steps(atoms.leaves(atom), hops, loc)
+
+    def _steps(self, leaves: list[int], hops: list[Hop], loc: Loc) -> list[tuple[Coordinate, int]]:
+        out: list[tuple[Coordinate, int]] = []
+        step: int | None = 1
+        for leaf in reversed(leaves):
+            if step is None:
+                raise FusionError("a dim of an argument is split by a size known at the call only", loc)
+            out.insert(0, (self.follow(leaf, hops, loc), step))
+            extent = self.model.atoms.extent(leaf)
+            step = step * extent if isinstance(extent, int) else None
+        return out
+
+    def dim_index(self, atom: int | None, hops: list[Hop], loc: Loc) -> g.DimIndex:
+        """The index along one dim of a tensor: zero constants dropped, constants summed into one digit."""
+        digits: list[g.Digit] = []
+        constant = 0
+        for coordinate, step in self.digits(atom, hops, loc):
+            if isinstance(coordinate, Picked):
+                digits.append(g.Digit(self.value_ref(coordinate.pick.index, coordinate.pick.hop, coordinate.rest, loc), step))
+            elif coordinate.axis is None:
+                constant += coordinate.offset * step
+            else:
+                digits.append(g.Digit(g.Index(coordinate.axis), step))
+                constant += coordinate.offset * step
+        if constant and len(digits) == 1 and isinstance(digits[0].source, g.Index) and digits[0].step == 1:
+            return (g.Digit(g.Index(digits[0].source.axis, constant)),)
+        return tuple(digits) + ((g.Digit(g.Index(None, constant)),) if constant else ())
+
+    # ---- references ----------------------------------------------------------------------------------------------------------------
+
+    def value_ref(self, name: str, read: Hop, rest: tuple[Hop, ...], loc: Loc) -> g.Ref:
+        """A value as the reader behind `read` and `rest` sees it."""
+        value = self.model.values[name]
+        hops = value.hops + [read, *rest]
+        root = self.model.values[value.root]
+        if isinstance(root.node.op, Input):
+            return g.Ref(self.load(root, hops, value.node, loc))
+        if isinstance(root.node.op, Fill) and value.root not in self.emitted:
+            self.value(root)
+        if value.root not in self.emitted:
+            raise FusionError("a tensor that was just updated is read again", loc,
+                              "read before the update, or use the value that was stored; otherwise it takes a second kernel")
+        bind = []
+        for axis, leaf in ((self.axis(leaf), leaf) for a in root.axes for leaf in self.model.atoms.leaves(a)):
+            where = self.follow(leaf, hops, loc)
+            assert isinstance(where, g.Index)
+            if where != g.Index(axis.name):
+                bind.append((axis.name, where))
+        return g.Ref(self.emitted[value.root], tuple(bind))
+
+    def operand(self, name: str, read: Hop, loc: Loc) -> g.Ref | Lit:
+        root = self.model.values[self.model.values[name].root].node.op
+        return root.value if isinstance(root, Fill) else self.value_ref(name, read, (), loc)
+
+    def load(self, root: Value, hops: list[Hop], view: TensorNode, loc: Loc) -> str:
+        """The Load that reads an argument through `hops`, made at its first use."""
+        assert isinstance(root.node.op, Input)
+        tensor = root.node.op.tensor
+        index = tuple(self.dim_index(a, hops, loc) for a in root.dims)
+        where = self._where(hops, loc)
+        key = (tensor, index, where)
+        if key not in self.loads:
+            axes = self._index_axes(index, where)
+            self.loads[key] = self.add(g.Load(tensor, index, where), axes, root.node.dtype, view.loc, f"{tensor}_in", view)
+        return self.loads[key]
+
+    def _where(self, hops: list[Hop], loc: Loc) -> g.Ref | None:
+        found = [(hop.pick, tuple(hops[i + 1:])) for i, hop in enumerate(hops) if hop.pick and hop.pick.where]
+        if len(found) > 1:
+            raise FusionError("two predicated reads of one tensor inside each other", loc, "combine the predicates with &")
+        for pick, rest in found:
+            assert pick.where is not None and pick.where_hop is not None
+            return self.value_ref(pick.where, pick.where_hop, rest, loc)
+        return None
+
+    def _index_axes(self, index: tuple[g.DimIndex, ...], where: g.Ref | None) -> tuple[Axis, ...]:
+        """The axes an index depends on, in order of appearance."""
+        table = {a.name: a for a in self.axes.axes.values()}
+        nodes = {n.name: n for n in self.nodes}
+        seen: dict[str, None] = {}
+
+        def of_ref(ref: g.Ref) -> None:
+            for axis in nodes[ref.value].axes:
+                if (at := ref.index(axis.name).axis) is not None:
+                    seen.setdefault(at)
+        for dim in index:
+            for digit in dim:
+                if isinstance(digit.source, g.Ref):
+                    of_ref(digit.source)
+                elif digit.source.axis is not None:
+                    seen.setdefault(digit.source.axis)
+        if where is not None:
+            of_ref(where)
+        return tuple(table[name] for name in seen)
+
+    # ---- nodes -----------------------------------------------------------------------------------------------------------------------
+
+    def add(self, op: g.Op, axes: tuple[Axis, ...], dtype: str, loc: Loc, fallback: str, named: TensorNode | None) -> str:
+        name = self.names.value(named.loc.target if named is not None else "", fallback)
+        self.nodes.append(g.Node(name, op, axes, dtype, loc))
+        return name
+
+    def value(self, value: Value) -> None:
+        """Emit a computed value."""
+        node, op = value.node, value.node.op
+        emit = getattr(self, "_" + type(op).__name__.lower(), None)
+        if emit is None:
+            raise InternalError(f"the axes pass cannot emit {type(op).__name__}", node.name)
+        self.emitted[node.name] = emit(value, op)
+
+    def _simple(self, value: Value, op: g.Op, word: str) -> str:
+        return self.add(op, self.own(value.axes), value.node.dtype, value.node.loc, word, value.node)
+
+    def _map(self, value: Value, op: Map) -> str:
+        args = tuple(self.operand(a, value.reads[i], value.node.loc) if isinstance(a, str) else a for i, a in enumerate(op.args))
+        return self._simple(value, g.Map(op.fn, args), op.fn)
+
+    def _fill(self, value: Value, op: Fill) -> str:
+        return self.add(g.Map("identity", (op.value,)), (), value.node.dtype, value.node.loc, "constant", value.node)
+
+    def _iota(self, value: Value, op: Iota) -> str:
+        """A coordinate; along several axes, their digits summed."""
+        node, total, step = value.node, "", 1
+        for axis in reversed(self.own(value.axes)):
+            term = self.add(g.Iota(), (axis,), node.dtype, node.loc, "position", None)
+            if step != 1:
+                term = self.add(g.Map("mul", (g.Ref(term), Lit(step))), (axis,), node.dtype, node.loc, "position", None)
+            axes = (axis,) + (self.nodes_axes(total) if total else ())
+            total = self.add(g.Map("add", (g.Ref(term), g.Ref(total))), axes, node.dtype, node.loc, "position", None) if total else term
+            step *= axis.size if not axis.dynamic else 1
+        return total or self.add(g.Map("identity", (Lit(0),)), (), node.dtype, node.loc, "position", None)
+
+    def nodes_axes(self, name: str) -> tuple[Axis, ...]:
+        return next(n.axes for n in self.nodes if n.name == name)
+
+    def _reduce(self, value: Value, op: Reduce) -> str:
+        args = tuple(self._ref(a, value.reads[i], value.node.loc) for i, a in enumerate(op.args))
+        return self._simple(value, g.Reduce(op.monoid, args, self.own(value.reduced)), op.monoid)
+
+    def _ref(self, name: str, read: Hop, loc: Loc) -> g.Ref:
+        return self.value_ref(name, read, (), loc)
+
+    def _contract(self, value: Value, op: Contract) -> str:
+        """A contraction: products of all but the last two operands first, then a dot; without summed letters a product only.
+
+        einsum(a, b, c) -> dot(a · b, c)
+        """
+        node = value.node
+        refs = [self._ref(a, value.reads[i], node.loc) for i, a in enumerate(op.args)]
+        reduced = self.own(value.reduced)
+        last = 1 if not reduced else 2
+        while len(refs) > max(last, 1):
+            axes = self._union(refs[0], refs[1], self.own(value.axes + value.reduced))
+            final = not reduced and len(refs) == 2
+            product = g.Map("mul", (refs[0], refs[1]))
+            name = self.add(product, axes, node.dtype if final else "f32", node.loc, "mul", node)
+            if final:
+                return name
+            refs = [g.Ref(name), *refs[2:]]
+        if not reduced:
+            return self._simple(value, g.Map("identity", (refs[0],)), "identity")
+        return self._simple(value, g.Reduce("dot" if len(refs) == 2 else "sum", tuple(refs), reduced), "dot")
+
+    def _union(self, a: g.Ref, b: g.Ref, domain: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        used = {ref.index(axis.name).axis for ref in (a, b) for axis in self.nodes_axes(ref.value)}
+        return tuple(x for x in domain if x.name in used)
+
+    def _join(self, value: Value, op: Join) -> str:
+        return emit_join(self, value, op)
+
+    def store(self, write: Write) -> None:
+        """tensor[place] = value."""
+        axes = self.own(write.axes)
+        index = tuple(self.dim_index(a, write.place, write.loc) for a in write.dims)
+        where = self._where(write.place, write.loc)
+        arg = self._ref(write.value, write.read, write.loc)
+        dtype = next(n.dtype for n in self.nodes if n.name == arg.value)
+        self.nodes.append(g.Node(self.names.value("", f"store_{write.tensor}"), g.Store(write.tensor, index, arg, where), axes, dtype,
+                                 write.loc))
