@@ -79,6 +79,7 @@ class Schedule:
     """How a graph becomes one kernel: grid, block, the layout of every value, and the values exchanged.
 
     grid: (axis, blocks along it, elements of it per block), outermost first. layouts: (value, layout). `anchor` names the value whose region was placed first.
+    forms: (reduction, its order as text).
     """
 
     anchor: str
@@ -87,6 +88,7 @@ class Schedule:
     layouts: tuple[tuple[str, Layout], ...]
     exchanges: tuple[Exchange, ...] = ()
     streaming: tuple[str, ...] = ()
+    forms: tuple[tuple[str, str], ...] = ()
 
     def layout(self, value: str) -> Layout:
         return dict(self.layouts)[value]

@@ -11,9 +11,11 @@ from .bind_loads import bind_loads, register_axes
 from .choose_grid import choose_grid
 from .coordinates import Coordinates
 from .emit import Emitter
+from .forms import reduce_forms
 from .levels import Levels, assign_levels
 from .linearize import linearize
 from .localize import localize
+from .mask_loads import mask_loads
 from .place import VECTOR_BYTES, Placement, Problem, place
 from .plan_smem import plan_smem
 
@@ -24,7 +26,7 @@ def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) 
     alignment: per tensor, the bytes its base and its run-time strides are multiples of (16 where not given). Raises FusionError where
     the graph cannot be one kernel, ResourceError where no schedule fits.
     """
-    graph = bind_loads(graph)
+    graph = mask_loads(bind_loads(graph))
     held = register_axes(graph)
     grid = choose_grid(graph, held)
     problem = Problem(graph, grid, held)
@@ -39,7 +41,8 @@ def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) 
     sizes = {e.buffer: (e.dtype, _count(e)) for e in emitter.exchanges.values()}
     plan = plan_smem(body, sizes, TARGETS[arch].smem_per_block)
     body = insert_barriers(_lets(coords, body) + body, _shifted(plan, len(coords.lets)))
-    schedule = Schedule(placed.anchor, placed.threads, grid.axes, tuple(placed.layouts.items()), tuple(emitter.exchanges.values()))
+    schedule = Schedule(placed.anchor, placed.threads, grid.axes, tuple(placed.layouts.items()), tuple(emitter.exchanges.values()),
+                        forms=tuple((name, str(form)) for name, form in reduce_forms(problem, placed)))
     spec = KernelSpec(graph.name, graph.name, arch, _parameters(graph, emitter), launch, plan, body, _summary(placed, levels, plan))
     return schedule, spec
 
