@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from .errors import FusecError, TargetError
 
@@ -12,15 +11,11 @@ COMMAND_LINE_ARCHS = ("sm_100a", "sm_90a")
 EXAMPLE_ROWS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What shapes the code besides the graph. `numerics`: "default" contracts, folds and approximates (within 2 ulp); "strict" does none."""
-
-    numerics: str = "default"
-
-    def __post_init__(self) -> None:
-        if self.numerics not in NUMERICS:
-            raise FusecError(f"numerics: expected one of {', '.join(NUMERICS)}, found {self.numerics!r}")
+def numerics_option(given: str) -> str:
+    """"default" (contracts, folds, approximates within 2 ulp) or "strict" (none of these); FusecError for anything else."""
+    if given not in NUMERICS:
+        raise FusecError(f"numerics: expected one of {', '.join(NUMERICS)}, found {given!r}")
+    return given
 
 
 def archs(given: str | Iterable[str]) -> tuple[str, ...]:

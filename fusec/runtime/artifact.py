@@ -1,6 +1,7 @@
-"""What a caller holds: kernels with everything known about them, and callables that find the right one for the tensors of a call."""
+"""What a caller holds: kernels with what is known about them, and callables that find the right one for a call."""
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ class Kernel:
     """One compiled kernel of one function for one architecture.
 
     parameters, grid, threads, smem_bytes: as launched. resources: what the assembler reported (registers, spills, barriers, …).
-    seconds: what its compile took, 0 where it came from the store. `object`: the file that is loaded. `replan` makes its stages again.
+    seconds: what its compile took, 0 where it came from the store. `object`: the file to load. `replan` makes its stages again.
     """
 
     function: str
@@ -100,6 +101,10 @@ def device_arch(device: torch.device) -> str:
     return of_capability(major, minor, torch.cuda.get_device_name(device))
 
 
+PLANS = 4096
+"""Plans kept at most by one callable; they are cheap to make again."""
+
+
 class Dispatcher:
     """A callable over a plain function's signature that keeps one launch plan per combination of layouts."""
 
@@ -125,14 +130,15 @@ class Dispatcher:
         for v in values:
             if isinstance(v, torch.Tensor):
                 tensors.append(v)
-                key.append((v.__class__, v.shape, v.stride(), v.dtype, v.get_device(), v.data_ptr() & 31, recording and v.requires_grad))
+                key.append((v.__class__, v.shape, v.stride(), v.dtype, v.get_device(), v.data_ptr() & 31,
+                            recording and v.requires_grad))
             else:
                 key.append((v.__class__, _hashable(v)))
         if out is not None:
             return self._call_into(out, values, tensors, key)
         plan = self._plans.get(found := tuple(key))
         if plan is None:
-            plan = self._plans[found] = self._new_plan(values, None)
+            plan = self._remember(found, self._new_plan(values, None))
         return plan.run(tensors, ())
 
     def _call_into(self, out: Any, values: Sequence[Any], tensors: list[torch.Tensor], key: list[Any]) -> Any:
@@ -143,7 +149,7 @@ class Dispatcher:
         key.append((type(out), tuple(out) if isinstance(out, dict) else None))
         plan = self._plans.get(found := tuple(key))
         if plan is None:
-            plan = self._plans[found] = self._new_plan(values, out)
+            plan = self._remember(found, self._new_plan(values, out))
         named = dict(zip(plan.names, tensors))
         given = launch.unpack_outputs(plan.graph, out, named)
         return plan.run(tensors, [given[a.name] for a in plan.graph.fresh])
@@ -162,6 +168,12 @@ class Dispatcher:
         with self._compiling:
             return self._plan(named, constants, out)
 
+    def _remember(self, key: tuple[Any, ...], plan: launch.Plan) -> launch.Plan:
+        if len(self._plans) >= PLANS:
+            self._plans.clear()
+        self._plans[key] = plan
+        return plan
+
     def _plan(self, named: dict[str, torch.Tensor], constants: dict[str, Any], out: Any) -> launch.Plan:
         raise NotImplementedError
 
@@ -175,21 +187,23 @@ def _hashable(value: Any) -> Any:
 
 
 Recapture = Callable[[Mapping[str, torch.Tensor]], Graph]
-Compile = Callable[[Graph, str, Mapping[str, int]], Kernel]
+Announce = Callable[[str], None]
+Compile = Callable[[Graph, str, Mapping[str, int], Announce], Kernel]
 
 
 class Artifact(Dispatcher):
     """A compiled function of fixed dtypes and static sizes, callable on CUDA tensors.
 
     It holds a kernel per architecture, and further variants for other strides or poorer alignment, compiled when a call first needs
-    them (with a line in the log; under FUSEC_STRICT=1 an error).
+    them (with a line in the log; under FUSEC_STRICT=1 an error). archs: those it was compiled for; None: any device's, when needed.
     """
 
-    def __init__(self, fn: Callable[..., Any], graph: Graph, constants: Mapping[str, Any], kernels: Sequence[Kernel],
-                 compile: Compile, recapture: Recapture) -> None:
+    def __init__(self, fn: Callable[..., Any], graph: Graph, example: Mapping[str, Any], kernels: Sequence[Kernel],
+                 compile: Compile, recapture: Recapture, archs: tuple[str, ...] | None) -> None:
         super().__init__(fn)
-        self.name = graph.name
-        self.constants = dict(constants)
+        self.name, self.archs = graph.name, archs
+        self.example = {n: v for n, v in example.items() if isinstance(v, torch.Tensor)}
+        self.constants = {n: v for n, v in example.items() if n not in self.example}
         self._graphs: dict[tuple[Any, ...], Graph] = {_strides(graph): graph}
         self._kernels: dict[tuple[Any, ...], Kernel] = {(_strides(graph), k.arch, ()): k for k in kernels}
         self._compile, self._recapture = compile, recapture
@@ -205,18 +219,22 @@ class Artifact(Dispatcher):
         return next(iter(self._graphs.values()))
 
     @property
-    def archs(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(k.arch for k in self._kernels.values()))
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the graph's symbols in the example."""
+        found: dict[str, int] = {}
+        contract.check_shapes(self.graph.arguments, self.example, found)
+        return found
 
     def __repr__(self) -> str:
-        return f"<fusec artifact {self.name}: {len(self._kernels)} kernels for {', '.join(self.archs)}>"
+        return f"<fusec artifact {self.name}: {', '.join(f'{k.name} for {k.arch}' for k in self.kernels) or 'no kernel yet'}>"
 
-    def _arch(self, device: torch.device) -> str:
-        arch = device_arch(device)
-        if arch not in self.archs:
-            raise TargetError(f"{self.name}: expected a kernel for {arch} ({device}), found kernels for {', '.join(self.archs)}",
-                              hint=f"compile with arch={arch!r}")
-        return arch
+    def check_call(self, named: Mapping[str, torch.Tensor], constants: Mapping[str, Any]) -> None:
+        """Raise ArgumentError where dtypes, sizes or constants of a call are not those it was compiled for; strides may differ."""
+        self._check_constants(constants)
+        try:
+            contract.check_shapes(self.graph.arguments, named, {})
+        except contract.LayoutError:
+            pass
 
     def _plan(self, named: dict[str, torch.Tensor], constants: dict[str, Any], out: Any) -> launch.Plan:
         self._check_constants(constants)
@@ -229,23 +247,17 @@ class Artifact(Dispatcher):
         contract.check_shapes([a for a in graph.fresh if a.name in outputs], outputs, sizes)
         everything = {**named, **outputs}
         contract.check_devices(everything, self.device_type)
-        views = {n: contract.view(t) for n, t in everything.items()}
-        written = (*graph.mutated, *outputs)
-        contract.check_written(written, views)
         names = (*named, *(a.name for a in graph.fresh))
-        apart = launch.pairs(views, names, written)
-        for i, j, before, after in apart:
-            a, b = names[i], names[j]
-            if before < (distance := everything[b].data_ptr() - everything[a].data_ptr()) < after:
-                contract.check_apart(a, b, views, distance)
+        apart = _check_memory(everything, (*graph.mutated, *outputs), names)
         allocations = tuple((tuple(e if isinstance(e, int) else sizes[str(e)] for e in a.shape), contract.DTYPES[a.dtype])
                             for a in graph.fresh)
-        return launch.Plan(device, self._launches(graph, everything, names, sizes, device), allocations, apart, names, views,
+        launches = self._launches(graph, everything, names, sizes, device)
+        return launch.Plan(device, launches, allocations, apart, names, {n: contract.view(t) for n, t in everything.items()},
                            launch.returned(graph, names), launch.packer(graph.structure), graph)
 
     def _check_constants(self, constants: Mapping[str, Any]) -> None:
         for name, value in constants.items():
-            if name not in self.constants:
+            if name in self.example:
                 raise ArgumentError(f"argument {name}: expected a tensor, given {type(value).__name__}")
         for name, expected in self.constants.items():
             if name not in constants:
@@ -257,18 +269,17 @@ class Artifact(Dispatcher):
 
     def _graph_for(self, named: Mapping[str, torch.Tensor]) -> tuple[Graph, dict[str, int]]:
         """The graph whose strides fit, captured anew where none does, and the sizes of its symbols."""
-        refusal: contract.LayoutError | None = None
         for graph in self._graphs.values():
             sizes: dict[str, int] = {}
             try:
                 contract.check_shapes(graph.arguments, named, sizes)
                 return graph, sizes
             except contract.LayoutError as error:
-                refusal = refusal or error
-        assert refusal is not None
-        self._may_compile(f"another layout ({refusal.message})", refusal)
-        graph = self._recapture(named)
-        sizes = {}
+                refusal = error
+        try:
+            graph, sizes = self._recapture(named), {}
+        except (FusecError, RuntimeError) as error:
+            raise ArgumentError(refusal.message, hint=f"the function cannot take other strides: {error}") from error
         contract.check_shapes(graph.arguments, named, sizes)
         self._graphs[_strides(graph)] = graph
         return graph, sizes
@@ -282,33 +293,52 @@ class Artifact(Dispatcher):
             return ()
         return ((kernel.loaded, tuple(names.index(p.name) for p in kernel.parameters)),)
 
+    def _arch(self, device: torch.device) -> str:
+        arch = device_arch(device)
+        if self.archs is not None and arch not in self.archs:
+            raise TargetError(f"{self.name}: expected a kernel for {arch} ({device}), found kernels for {', '.join(self.archs)}",
+                              hint=f"compile with arch={arch!r}")
+        return arch
+
     def _kernel(self, graph: Graph, arch: str, tensors: Mapping[str, torch.Tensor]) -> Kernel:
         """The kernel for an architecture that takes these tensors as they lie, compiled where there is none yet."""
-        strides, alignment = _strides(graph), {}
-        for _ in range(2 + len(tensors)):
-            kernel = self._kernels.get((strides, arch, tuple(sorted(alignment.items()))))
-            if kernel is None:
-                why = ", ".join(f"{n} is aligned to {b} bytes" for n, b in alignment.items()) or f"strides or architecture {arch}"
-                self._may_compile(f"a variant ({why})", None)
-                kernel = self._compile(graph, arch, alignment)
-                self._kernels[strides, arch, tuple(sorted(alignment.items()))] = kernel
-            poor = kernel.takes(tensors)
+        alignment: dict[str, int] = {}
+        while True:
+            place = (_strides(graph), arch, tuple(sorted(alignment.items())))
+            if place not in self._kernels:
+                self._kernels[place] = self._compile(graph, arch, alignment, functools.partial(self._announce, alignment))
+            poor = self._kernels[place].takes(tensors)
             if not poor:
-                return kernel
-            if all(alignment.get(n, 1 << 30) <= b for n, b in poor.items()):
-                break
-            alignment = {**alignment, **{n: min(b, alignment.get(n, b)) for n, b in poor.items()}}
-        name = next(iter(poor))
-        raise ArgumentError(f"argument {name}: expected data that its kernel can read, given an address or strides aligned to "
-                            f"{poor[name]} bytes only")
+                return self._kernels[place]
+            for name, given in poor.items():
+                if alignment.get(name, given + 1) <= given:
+                    raise ArgumentError(f"argument {name}: expected data that a kernel can read, given an address or strides "
+                                        f"aligned to {given} bytes only")
+            alignment |= poor
 
-    def _may_compile(self, what: str, refusal: FusecError | None) -> None:
+    def _announce(self, alignment: Mapping[str, int], what: str) -> None:
+        """Say that a call compiles, or raise where that is not allowed now."""
+        why = "".join(f"; {n} is aligned to {b} bytes" for n, b in alignment.items())
         if strict():
-            raise ArgumentError(f"{self.name}: this call needs {what}, and FUSEC_STRICT forbids to compile it now") from refusal
+            raise ArgumentError(f"{self.name}: this call would compile {what}{why}, which FUSEC_STRICT forbids",
+                                hint="compile it ahead of the service: fusec.compile, or `fusec compile`, with such tensors")
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            raise ArgumentError(f"{self.name}: this call needs {what}, which cannot be compiled while a CUDA graph is captured",
-                                hint="call it once with such tensors before the capture") from refusal
-        log(f"{self.name}: compiling {what}")
+            raise ArgumentError(f"{self.name}: this call would compile {what}{why}, impossible while a CUDA graph is captured",
+                                hint="call it once with such tensors before the capture")
+        log(f"{self.name}: compiling {what}{why}")
+
+
+def _check_memory(tensors: Mapping[str, torch.Tensor], written: Sequence[str],
+                  names: Sequence[str]) -> tuple[tuple[int, int, int, int], ...]:
+    """Check that what is written holds each element once and lies apart from all else; the pairs that each call looks at again."""
+    views = {n: contract.view(t) for n, t in tensors.items()}
+    contract.check_written(written, views)
+    apart = launch.pairs(views, names, written)
+    for i, j, before, after in apart:
+        distance = tensors[names[j]].data_ptr() - tensors[names[i]].data_ptr()
+        if before < distance < after:
+            contract.check_apart(names[i], names[j], views, distance)
+    return apart
 
 
 def _strides(graph: Graph) -> tuple[Any, ...]:

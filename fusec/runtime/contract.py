@@ -24,15 +24,18 @@ class LayoutError(ArgumentError):
     """Strides that this compilation cannot take; another one of the same function might."""
 
 
-def check_shapes(arguments: Sequence[Argument], tensors: Mapping[str, torch.Tensor], sizes: dict[str, int]) -> None:
-    """Check dtypes, shapes and strides of the tensors of these arguments, adding the sizes of symbols to `sizes`.
+def check_shapes(arguments: Sequence[Argument], tensors: Mapping[str, torch.Tensor], sizes: dict[str, int],
+                 dtypes: bool = True) -> None:
+    """Check dtypes (unless told not to), shapes and strides of the tensors of these arguments; sizes of symbols go into `sizes`.
 
     Raises ArgumentError for dtypes and shapes, LayoutError for strides.
     """
     origin: dict[str, str] = {}
     for a in arguments:
+        if a.name not in tensors:
+            raise ArgumentError(f"argument {a.name}: expected a tensor, given none")
         t = tensors[a.name]
-        if t.dtype != DTYPES[a.dtype]:
+        if dtypes and t.dtype != DTYPES[a.dtype]:
             raise ArgumentError(f"argument {a.name}: expected dtype {_dtype(DTYPES[a.dtype])}, given {_dtype(t.dtype)}")
         _check_shape(a, t, sizes, origin)
     for a in arguments:
@@ -122,7 +125,8 @@ def check_apart(first: str, second: str, views: Mapping[str, View], distance: in
     shared = meet(views[first], views[second], distance)
     if shared is not False:
         how = "share memory" if shared else "lie between each other too irregularly to tell that they share no memory"
-        raise ArgumentError(f"arguments {first} and {second} alias: they {how}, and {first} is written; expected tensors that do not overlap")
+        raise ArgumentError(f"arguments {first} and {second} alias: they {how}, and {first} is written",
+                            hint="pass tensors that do not overlap")
 
 
 def alignment(t: torch.Tensor, free: Sequence[bool], most: int = 32) -> int:

@@ -73,7 +73,8 @@ def digest(*parts: str) -> str:
 
 def graph_key(graph: Any, arch: str, numerics: str, alignment: Mapping[str, int] | None, schedule: Any = None) -> str:
     """The key of an artifact's entry in the store."""
-    return digest(FORMAT, canonical(graph), arch, numerics, canonical(dict(alignment or {})), canonical(schedule), canonical(dict(versions())))
+    return digest(FORMAT, canonical(graph), arch, numerics, canonical(dict(alignment or {})), canonical(schedule),
+                  canonical(dict(versions())))
 
 
 def source_identity(source: str, arch: str, numerics: str = "default") -> str:

@@ -1,4 +1,4 @@
-"""Do two strided views of memory share a byte? Exact integer arithmetic on shapes and strides, no torch, no enumeration of elements.
+"""Do two strided views of memory share a byte? Exact arithmetic on shapes and strides: no torch, no enumeration of elements.
 
 An element of a view lies at start + sum(stride * i). Two views meet where the difference of two such sums falls into a window as
 wide as their elements. Equal strides of both views are one term, so that two views interleaved in pages (one slot stride, disjoint
@@ -46,7 +46,7 @@ def meet(first: View, second: View, distance: int) -> bool | None:
                 low, high = ranges.get(stride, (0, 0))
                 ranges[stride] = (low, high + n - 1) if sign > 0 else (low - n + 1, high)
     terms = [(s, low, high) for s, (low, high) in sorted(ranges.items(), reverse=True)]
-    # first - second, from its start: -distance + sum; the elements touch where that lies in (-item of the first, item of the second).
+    # An element of the first less one of the second is the sum less the distance; they touch where it is in (-item 1, item 2).
     return _reach(terms, distance - first.item + 1, distance + second.item - 1)
 
 
@@ -92,7 +92,7 @@ def _reach(terms: list[Term], low: int, high: int) -> bool | None:
         if i == count:
             return True
         stride, a, b = terms[i]
-        # What remains must be reached by the smaller terms: t between (low - greatest rest) / stride and (high - least rest) / stride.
+        # The smaller terms must reach what remains: t from (low - greatest rest) / stride to (high - least rest) / stride.
         first, last = max(a, -((greatest[i + 1] - low) // stride)), min(b, (high - least[i + 1]) // stride)
         if last - first > STEPS:
             return None

@@ -1,7 +1,7 @@
 """The store of compiled kernels: one directory per key, written to the side and renamed into place.
 
-An entry is whole or absent: its `entry.json` holds the hash of every file beside it, and an entry that does not match is a miss with
-one warning. Nothing in the store is ever changed in place, and nothing is deleted that another process may be reading.
+An entry is whole or absent: its `entry.json` holds the hash of every file beside it, and an entry that does not match is a miss
+with one warning. Nothing in the store is ever changed in place, and nothing is deleted that another process may be reading.
 """
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Store:
             lock = FileLock(folder / f"{key}.lock", timeout=LOCK_SECONDS)
             lock.acquire()
         except Timeout:
-            log(f"{folder / key}.lock has been held for {LOCK_SECONDS:.0f} s by process {_holder(folder, key)}: compiling without it")
+            log(f"{folder / key}.lock: held for {LOCK_SECONDS:.0f} s by process {_holder(folder, key)}; compiling without it")
             yield
             return
         except OSError:

@@ -1,12 +1,13 @@
 """A process that builds kernels, started before it is needed so that the DSL's imports run beside capture.
 
-The DSL is not safe in threads and can take its process down, so each build runs in a fork of the worker, as many at once as there are
-cores; a build that dies is an error of that build alone. The worker has no device, imports no torch, and ends with its parent.
+The DSL is not safe in threads and can take its process down, so each build runs in a fork of the worker, as many at once as there
+are cores; a build that dies is an error of that build alone. The worker has no device, imports no torch, and ends with its parent.
 """
 from __future__ import annotations
 
 import atexit
 import importlib
+import json
 import os
 import pickle
 import selectors
@@ -24,7 +25,7 @@ from ..errors import BuildError, FusecError
 Job = tuple[str, tuple[Any, ...]]
 """("package.module:function", arguments): what a build calls. Arguments and results are pickled."""
 
-_MAIN = "import sys, pickle; sys.path[:] = pickle.loads(bytes.fromhex(sys.argv[1])); from fusec.runtime.worker import serve; serve()"
+_MAIN = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from fusec.runtime.worker import serve; serve()"
 
 
 class Worker:
@@ -54,13 +55,13 @@ class Worker:
                     yield number, value
             except (EOFError, BrokenPipeError):
                 self._stop()
-                raise BuildError("the process that builds kernels died", hint="its last words are above; run the command again") from None
+                raise BuildError("the process that builds kernels died", hint="its last words are above; try again") from None
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             # -c with the parent's path: the worker imports what the parent would. CUDA is kept out of it.
             environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
-            self._process = subprocess.Popen([sys.executable, "-c", _MAIN, pickle.dumps(sys.path).hex()], stdin=subprocess.PIPE,
+            self._process = subprocess.Popen([sys.executable, "-c", _MAIN, json.dumps(sys.path)], stdin=subprocess.PIPE,
                                              stdout=subprocess.PIPE, env=environment)
             assert self._process.stdin is not None
             _send(self._process.stdin, self._preload)

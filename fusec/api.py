@@ -1,0 +1,211 @@
+"""The public functions: `fuse` decorates a step of one's own, `compile` takes anybody's, `check` compares it with its kernel."""
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from .compiler import Progress, graph_stages, kernels, start_builder
+from .errors import ArgumentError, CaptureError, FusecError
+from .ir.graph import Graph
+from .options import EXAMPLE_ROWS, archs, numerics_option
+from .passes.pipeline import Stages
+from .runtime import contract, launch
+from .runtime.artifact import Announce, Artifact, Dispatcher, Kernel, device_arch
+
+Example = Callable[..., Mapping[str, Any]]
+Arch = str | Iterable[str] | None
+
+
+def _quiet(text: str) -> None:
+    pass
+
+
+def compile(fn: Callable[..., Any], example_inputs: Mapping[str, Any] | Sequence[Any], dynamic_shapes: Any = None,
+            arch: Arch = None, numerics: str = "default", *, progress: Progress = _quiet) -> Artifact:
+    """Compile a plain PyTorch function into an artifact that is callable on CUDA tensors.
+
+    example_inputs: a dict by parameter name, or a tuple in their order; only dtypes, shapes and strides matter, and what is no
+    tensor is a constant. dynamic_shapes: as torch.export takes it; None finds the axes that vary (rows, pools). arch: one or
+    several ("sm_90a", ["sm_90a", "sm_100a"]); None is the present device's, a TargetError without one. numerics: "default" or
+    "strict" (no contraction, no folding, no approximation).
+
+    Raises UnsupportedOp, CaptureError, FusionError or ResourceError with file, line and remedy where it cannot be one kernel.
+    """
+    wanted = archs(arch) if arch is not None else (device_arch(torch.device("cuda")),)
+    start_builder()
+    fn = fn.reference if isinstance(fn, Fused) else fn
+    example = bind_example(fn, example_inputs)
+    progress(f"{getattr(fn, '__name__', 'function')}: capturing")
+    stages = capture_graph(fn, example, dynamic_shapes, numerics)
+    return make_artifact(fn, stages, example, dynamic_shapes, kernels(stages, wanted, progress=progress), wanted)
+
+
+def capture_graph(fn: Callable[..., Any], example: Mapping[str, Any], dynamic_shapes: Any = None,
+                  numerics: str = "default") -> Stages:
+    """The function's graph over named axes: what every architecture and variant shares."""
+    from .capture import capture
+    with torch.no_grad():
+        return graph_stages(capture(fn, dict(example), dynamic_shapes), numerics_option(numerics))
+
+
+def bind_example(fn: Callable[..., Any], inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    """{parameter: value}, defaults filled in. Raises ArgumentError where the inputs do not fit the signature."""
+    try:
+        signature = inspect.signature(fn)
+        bound = signature.bind(**inputs) if isinstance(inputs, Mapping) else signature.bind(*inputs)
+    except TypeError as error:
+        raise ArgumentError(f"example inputs of {getattr(fn, '__name__', fn)}: {error}") from None
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def make_artifact(fn: Callable[..., Any], stages: Stages, example: Mapping[str, Any], dynamic_shapes: Any, made: Sequence[Kernel],
+                  wanted: tuple[str, ...] | None) -> Artifact:
+    """An artifact that compiles further variants from the same function when calls need them."""
+    tensors = {n: v for n, v in example.items() if isinstance(v, torch.Tensor)}
+    constants = {n: v for n, v in example.items() if n not in tensors}
+    by_graph: dict[int, Stages] = {id(stages.graph): stages}
+
+    def recapture(named: Mapping[str, torch.Tensor]) -> Graph:
+        given = {**stand_ins(stages.need("graph"), named, tensors), **constants}
+        found = capture_graph(fn, {n: given[n] for n in example}, dynamic_shapes, stages.numerics)
+        by_graph[id(found.graph)] = found
+        return found.need("graph")
+
+    def compile_variant(graph: Graph, arch: str, alignment: Mapping[str, int], announce: Announce) -> Kernel:
+        return kernels(by_graph[id(graph)], (arch,), alignment, announce=announce)[0]
+
+    return Artifact(fn, stages.need("graph"), example, made, compile_variant, recapture, wanted)
+
+
+def stand_ins(graph: Graph | None, named: Mapping[str, torch.Tensor],
+              example: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors to capture from in place of a call's: same dtypes, sizes and strides, on the host, each with memory of its own.
+
+    A symbol of the graph that is below 2 in the call takes the example's size: capture cannot tell one row from a broadcast.
+    """
+    sizes: dict[str, int] = {}
+    symbols = {a.name: a.shape for a in graph.arguments} if graph is not None else {}
+    if graph is not None:
+        contract.check_shapes(graph.arguments, example, sizes)
+    found = {}
+    for name, t in named.items():
+        shape, strides = list(t.shape), list(t.stride())
+        for dim, extent in enumerate(symbols.get(name, ())):
+            if not isinstance(extent, int) and shape[dim] < 2:
+                strides[dim] = max((n * s for n, s in zip(shape, strides) if n > 1), default=1)
+                shape[dim] = max(sizes[str(extent)], 2)
+        found[name] = torch.empty_strided(shape, strides, dtype=t.dtype)
+    return found
+
+
+class Fused(Dispatcher):
+    """A decorated function: callable on CUDA tensors, compiled when first needed; `reference` is the function itself.
+
+    Calls with other dtypes, static sizes or constants than before are compiled anew, each into an artifact of its own.
+    """
+
+    def __init__(self, fn: Callable[..., Any], example: Example | None, dynamic_shapes: Any, numerics: str) -> None:
+        super().__init__(fn)
+        functools.update_wrapper(self, fn)
+        self.example, self.dynamic_shapes, self.numerics = example, dynamic_shapes, numerics_option(numerics)
+        self._artifacts: list[Artifact] = []
+
+    def __repr__(self) -> str:
+        return f"<fusec function {self.reference.__module__}.{self.reference.__qualname__}>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> "Fused":
+        if instance is not None:
+            raise FusecError(f"{self.reference.__qualname__}: expected a function, found a method",
+                             hint="decorate a function that takes what it needs of the object as arguments")
+        return self
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Every kernel compiled so far by calls."""
+        return tuple(k for a in self._artifacts for k in a.kernels)
+
+    def inputs(self, rows: int = EXAMPLE_ROWS, device: Any = "cpu", **sizes: Any) -> dict[str, Any]:
+        """The function's example inputs. Raises FusecError where it has none, or knows no such size."""
+        if self.example is None:
+            raise FusecError(f"{self.reference.__name__} has no example inputs",
+                             hint="decorate it with @fusec.fuse(example=make), where make(rows, device, **sizes) returns a dict of "
+                                  "tensors, or call fusec.compile with example inputs")
+        try:
+            inspect.signature(self.example).bind(rows, device, **sizes)
+        except TypeError as error:
+            known = ", ".join(list(inspect.signature(self.example).parameters)[2:])
+            raise FusecError(f"{self.reference.__name__}: {error}; the example's sizes are {known or 'none'}") from None
+        return bind_example(self.reference, self.example(rows, device, **sizes))
+
+    def compile(self, arch: Arch = None, rows: int = EXAMPLE_ROWS, *, numerics: str | None = None, progress: Progress = _quiet,
+                **sizes: Any) -> Artifact:
+        """An artifact for the example inputs of the given sizes; arch as for fusec.compile."""
+        return compile(self.reference, self.inputs(rows, **sizes), self.dynamic_shapes, arch, numerics or self.numerics,
+                       progress=progress)
+
+    def _plan(self, named: dict[str, torch.Tensor], constants: dict[str, Any], out: Any) -> launch.Plan:
+        if self.device_type == "cuda" and not torch.cuda.is_available():
+            device_arch(torch.device("cuda"))
+        if not self._artifacts and self.example is not None:
+            self._capture(self.inputs())
+        for artifact in self._artifacts:
+            try:
+                artifact.check_call(named, constants)
+            except ArgumentError:
+                continue
+            return artifact._plan(named, constants, out)
+        contract.check_gradients(named)
+        contract.check_devices(named, self.device_type)
+        return self._capture_call(named, constants)._plan(named, constants, out)
+
+    def _capture(self, example: Mapping[str, Any]) -> Artifact:
+        stages = capture_graph(self.reference, example, self.dynamic_shapes, self.numerics)
+        self._artifacts.append(make_artifact(self.reference, stages, example, self.dynamic_shapes, (), None))
+        return self._artifacts[-1]
+
+    def _capture_call(self, named: Mapping[str, torch.Tensor], constants: Mapping[str, Any]) -> Artifact:
+        """Capture from a call's tensors. Sizes and dtypes are the call's; what the first capture found to vary must agree."""
+        known = next(iter(self._artifacts), None)
+        if known is None:
+            given = {**stand_ins(None, named, {}), **constants}
+            return self._capture({n: given[n] for n in self._names})
+        loose = [replace(a, shape=tuple(n if isinstance(e, int) else e for e, n in zip(a.shape, named[a.name].shape))
+                         if len(a.shape) == named[a.name].dim() else a.shape, strides=(None,) * len(a.shape))
+                 for a in known.graph.arguments if a.name in named]
+        contract.check_shapes(loose, named, {}, dtypes=False)
+        given = {**stand_ins(known.graph, named, known.example), **constants}
+        try:
+            return self._capture({n: given[n] for n in self._names})
+        except (CaptureError, RuntimeError) as error:
+            known.check_call(named, constants)
+            raise ArgumentError(f"{self.reference.__name__}: {error}") from error
+
+
+def fuse(fn: Callable[..., Any] | None = None, *, example: Example | None = None, dynamic_shapes: Any = None,
+         numerics: str = "default") -> Any:
+    """Decorate a plain PyTorch function of one step: `@fusec.fuse` or `@fusec.fuse(example=make)`.
+
+    make(rows, device, **sizes) returns a dict of example tensors by parameter name; compile, check and bench use it, and the sizes
+    it names can be set from the command line. Without it the first call's tensors are the example. Returns a Fused.
+    """
+    if fn is None:
+        return functools.partial(fuse, example=example, dynamic_shapes=dynamic_shapes, numerics=numerics)
+    if isinstance(fn, Fused) or not callable(fn) or isinstance(fn, type):
+        raise FusecError(f"fuse: expected a function, found {fn!r}")
+    return Fused(fn, example, dynamic_shapes, numerics)
+
+
+def check(subject: Any, inputs: Any, example_inputs: Any = None, level: str = "graph", **options: Any) -> Any:
+    """Compare a function or an artifact with what it computes in exact arithmetic, every written rounding kept.
+
+    level: "graph" interprets the folded graph, "kernel" the kernel statement by statement, "gpu" runs it. The report has `.ok`, the
+    worst difference, and the first differing value with source line and row.
+    """
+    from .check.checker import check as run
+    return run(subject, inputs, example_inputs, level, **options)
