@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..ir.graph import Graph, Iota, Map, Node, Ref, Store
 from ..ir.scalar import Lit
-from .levels import interpreted
+from .levels import device_of, interpreted
 from .surgery import fresh, prune
 
 WRITER, ROW = "writer_of_it", "row_of_it"
@@ -34,7 +34,7 @@ def attribute(graph: Graph, tensor: str, tensors: dict[str, Tensor], shape: tupl
             seen = True
             nodes.append(replace(n, name=f"{n.name}_row", op=replace(n.op, tensor=ROW, arg=Ref("row_number")), dtype="i32"))
     added = tuple(fresh(name, "i32", graph.tensors[tensor].shape) for name in (WRITER, ROW)[: 1 + seen])
-    device = next((t.device for t in tensors.values()), torch.device("cpu"))
+    device = device_of(tensors)
     minus = {a.name: torch.full(shape, -1, dtype=torch.int32, device=device) for a in added}
     derived = prune(replace(graph, nodes=tuple(nodes), arguments=graph.arguments + added, outputs=()))
     interpreted(derived, {**tensors, **minus})

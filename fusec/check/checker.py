@@ -21,11 +21,11 @@ from torch import Tensor
 from ..errors import FusecError, InternalError, Loc
 from ..ir.dtype import FLOATS
 from ..ir.graph import Graph, Index, Node, Store
-from ..ir.reference import SHORT_DTYPE
+from ..ir.reference import TORCH_DTYPE
 from .attribution import attribute
 from .bound import BOUND, reach
-from .compare import ATOL, RTOL, Place, Subject, as_production, exactly, within_one_ulp, within_tolerance
-from .levels import Execute, interpreted, model, shape_of, sizes
+from .compare import ATOL, RTOL, Place, Subject, as_production, exactly, rounded_within_one_ulp, within_one_ulp, within_tolerance
+from .levels import Execute, device_of, interpreted, model, shape_of, sizes
 from .masks import COMPUTED, MOVED, Touched, touched
 from .probes import GIVEN, every_value, probes, roundings, with_given, with_probes
 from .report import Compared, Difference, Findings
@@ -124,24 +124,21 @@ class Scene:
 
     def model_from(self, after: Mapping[str, Tensor], nodes: tuple[Node, ...]) -> dict[str, Tensor]:
         """The model that goes on, at each of the nodes, from the value that a check build stored."""
-        given = {GIVEN + p.value: after[p.tensor] for p in probes(self.graph, nodes)}
+        given = {GIVEN + p.value: after[p.tensor].to(TORCH_DTYPE[self.graph.table[p.value].dtype]) for p in probes(self.graph, nodes)}
         return self.run(lambda t: model(with_given(self.graph, nodes), {**t, **given}))
 
     def reach(self, tensor: str) -> Tensor:
         """How far each element may be from the free model's beyond the fp32 tolerance."""
         if self._reach is None:
             graph, names = reach(self.graph, RTOL, ATOL)
-            zeros = {BOUND + n: torch.zeros(self._shape(n), device=self._device()) for n in names}
+            zeros = {BOUND + n: torch.zeros(self._shape(n), device=device_of(self.base)) for n in names}
             self.run(lambda t: interpreted(graph, {**t, **zeros}, "f64"))
             self._reach = {n: zeros[BOUND + n] for n in names}
         found = self._reach.get(tensor)
-        return torch.zeros(self._shape(tensor), device=self._device()) if found is None else found
+        return torch.zeros(self._shape(tensor), device=device_of(self.base)) if found is None else found
 
     def _shape(self, tensor: str) -> tuple[int, ...]:
         return shape_of(self.graph.tensors[tensor], self.known)
-
-    def _device(self) -> torch.device:
-        return next((t.device for t in self.base.values()), torch.device("cpu"))
 
     # ---- comparisons
 
@@ -157,7 +154,7 @@ class Scene:
             which, rows = table[0]
             node = self.graph.nodes[int(which[at])] if int(which[at]) >= 0 else value
             row = None if rows is None or int(rows[at]) < 0 else int(rows[at])
-            return (node.name if tensor.startswith(node.name) else f"{tensor} ({node.name})"), node.loc, row
+            return (tensor if tensor == node.name else f"{tensor} ({node.name})"), node.loc, row
 
         return Subject(tensor, value.loc or last.loc, _dims(last), where, None, place)
 
@@ -173,7 +170,8 @@ class Scene:
             if self.graph.tensors[tensor].dtype not in FLOATS:
                 findings.compared.append(exactly(subject, kernel, right))
                 continue
-            self._moved(subject, kernel, right, mask, findings)
+            if not self._moved(subject, kernel, right, mask, findings):
+                continue
             known = mask != COMPUTED
             if checked is not None:
                 known = known | (kernel == checked[tensor]) | (kernel.isnan() & checked[tensor].isnan())
@@ -196,8 +194,9 @@ class Scene:
         axes = next(p.axes for p in probes(self.graph, (node,)))
         row = next((i for i, a in enumerate(axes) if str(a.extent) == self.graph.rows), None)
         subject = Subject(node.name, node.loc, tuple(a.name for a in axes) or ("",), where, row)
-        rule = within_tolerance if node.dtype == "f32" else within_one_ulp
-        findings.compared.append(rule(subject, after[tensor], expected[tensor]))
+        kernel, right = after[tensor], expected[tensor]
+        findings.compared.append(within_tolerance(subject, kernel, right) if node.dtype == "f32" else
+                                 rounded_within_one_ulp(subject, kernel, right, TORCH_DTYPE[node.dtype]))
 
     def _stored(self, tensor: str, where: str, after: Mapping[str, Tensor], expected: Mapping[str, Tensor], findings: Findings) -> None:
         subject, kernel, right = self.subject(tensor, where), after[tensor], expected[tensor]
@@ -206,14 +205,18 @@ class Scene:
             findings.compared.append(exactly(subject, kernel, right))
             return
         mask = self.touched.masks[tensor]
-        self._moved(subject, kernel, right, mask, findings)
+        if not self._moved(subject, kernel, right, mask, findings):
+            return
         ours = torch.where(mask == COMPUTED, kernel, right.to(kernel.dtype))
         rule = within_tolerance if dtype == "f32" else within_one_ulp
         findings.compared.append(rule(subject, ours, right))
 
-    def _moved(self, subject: Subject, kernel: Tensor, right: Tensor, mask: Tensor, findings: Findings) -> None:
-        if bool((mask == MOVED).any()) or kernel.shape != right.shape:
-            findings.compared.append(exactly(subject, kernel, right, mask == MOVED if kernel.shape == mask.shape else None))
+    def _moved(self, subject: Subject, kernel: Tensor, right: Tensor, mask: Tensor, findings: Findings) -> bool:
+        """Compare what is only moved; whether there is anything else to compare."""
+        same = kernel.shape == right.shape
+        if bool((mask == MOVED).any()):
+            findings.compared.append(exactly(subject, kernel, right, mask == MOVED if same else None))
+        return not same or bool((mask != MOVED).any())
 
     def _untouched(self, where: str, after: Mapping[str, Tensor], findings: Findings) -> None:
         """Bytes of the mutated arguments' storages that no live row owns."""
@@ -262,7 +265,3 @@ def _dims(store: Node) -> tuple[str, ...]:
         source = dim[0].source if len(dim) == 1 else None
         out.append(source.axis or f"dim{i}" if isinstance(source, Index) else f"dim{i}")
     return tuple(out)
-
-
-def dtype_of(t: Tensor) -> str:
-    return SHORT_DTYPE[t.dtype]

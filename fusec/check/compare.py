@@ -100,6 +100,19 @@ def within_one_ulp(subject: Subject, kernel: Tensor, model: Tensor) -> Compared:
     return _verdict(subject, rule, kernel, model, far.to(torch.float64), far)
 
 
+def rounded_within_one_ulp(subject: Subject, kernel: Tensor, model: Tensor, dtype: torch.dtype) -> Compared:
+    """A probe (fp32) of a value that is written as rounded to `dtype`: a number of that type, at most one away from the model's."""
+    rule = f"rounded to {str(dtype).removeprefix('torch.')}, within 1 ulp"
+    wrong = _mismatch(subject, rule, kernel, model)
+    if wrong:
+        return wrong
+    held = kernel.to(dtype)
+    far = ulp_distance(held, model.to(dtype))
+    exact = held.to(kernel.dtype)
+    inexact = (exact != kernel) & ~(exact.isnan() & kernel.isnan())
+    return _verdict(subject, rule, kernel, model, far.to(torch.float64).masked_fill(inexact, float("inf")), far)
+
+
 def _gap(kernel: Tensor, model: Tensor) -> Tensor:
     """|kernel − model| in fp64: 0 for equals and two NaN, inf for one NaN and for unlike infinities."""
     k, m = _wide(kernel), _wide(model)

@@ -41,15 +41,20 @@ def shape_of(argument: Argument, known: Mapping[str, int]) -> tuple[int, ...]:
 
 def poisoned(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Fresh outputs of a graph for these arguments, every element 777.0."""
-    known = sizes(graph.arguments, tensors)
-    device = next((t.device for t in tensors.values()), torch.device("cpu"))
+    known, device = sizes(graph.arguments, tensors), device_of(tensors)
     return {t.name: poison(torch.empty(shape_of(t, known), dtype=TORCH_DTYPE[t.dtype], device=device)) for t in graph.fresh}
+
+
+def device_of(tensors: Mapping[str, Tensor]) -> torch.device:
+    """The device that the tensors lie on; the CPU where there are none. As a context it is where new tensors go."""
+    return next((t.device for t in tensors.values()), torch.device("cpu"))
 
 
 def interpreted(graph: Graph, tensors: Mapping[str, Tensor], precision: str = "f32") -> dict[str, Tensor]:
     """The graph itself, in fp32 or (the model) with fp64 in the place of fp32."""
     out = poisoned(graph, tensors)
-    run_graph(graph, {**tensors, **out}, precision=precision)
+    with device_of(tensors):
+        run_graph(graph, {**tensors, **out}, precision=precision)
     return out
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..ir.graph import Graph, Join, Load, Map, Node, Ref, Store
 from ..ir.tensor import Argument
-from .levels import interpreted, shape_of, sizes
+from .levels import device_of, interpreted, shape_of, sizes
 from .probes import moves
 from .storage import key, owned_bytes, raw
 from .surgery import constant, fresh, prune
@@ -33,7 +33,7 @@ def touched(graph: Graph, tensors: Mapping[str, Tensor]) -> Touched:
     shared = tuple(n for n, t in tensors.items() if key(t) in written)
     derived, stored = ownership(graph, shared)
     known = sizes(graph.arguments, tensors)
-    device = next((t.device for t in tensors.values()), torch.device("cpu"))
+    device = device_of(tensors)
     masks = {a.name: torch.zeros(shape_of(a, known), dtype=torch.uint8, device=device)
              for a in derived.arguments if a.name.startswith((MASK, SEEN))}
     interpreted(derived, {**tensors, **masks})

@@ -9,14 +9,15 @@ from ..ir.graph import Graph, Map, Node, Reduce, Ref, Store
 from ..ir.tensor import Argument
 from .surgery import extents, fresh, load_all, redirect, storage_axes, store_all
 
-PROBE, GIVEN = "probe_", "given_"
+PROBE, GIVEN, WIDE = "probe_", "given_", "wide_"
 WIDER = {"bf16": {"f32"}, "f16": {"f32"}, "f8e4m3": {"f16", "bf16", "f32"}, "f8e5m2": {"f16", "bf16", "f32"}, "f32": set()}
 """Float types that hold every number of a type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A fresh output `tensor`, dense over `axes`, that holds the value of node `value`."""
+    """A fresh fp32 output `tensor`, dense over `axes`, that holds what a register holds for node `value`: were a rounding to a narrower
+    type dropped, a store in that type would hide it."""
 
     value: str
     tensor: str
@@ -50,16 +51,16 @@ def probes(graph: Graph, nodes: tuple[Node, ...] | None = None) -> tuple[Probe, 
 def with_probes(graph: Graph, nodes: tuple[Node, ...] | None = None) -> Graph:
     """The graph with a fresh output and a Store for the value at each of `nodes` (by default: at each written rounding).
 
-    Everything else stays; a probe lies dense in memory, rows outermost, in the value's own dtype.
+    Everything else stays; a probe lies dense in memory, rows outermost, in fp32.
     """
     added = {p.value: p for p in probes(graph, nodes)}
-    table = graph.table
     out: list[Node] = []
     for node in graph.nodes:
         out.append(node)
         if node.name in added:
-            out.append(store_all(node, added[node.name].tensor, added[node.name].axes))
-    tensors = tuple(fresh(p.tensor, table[p.value].dtype, extents(p.axes)) for p in added.values())
+            wide = Node(WIDE + node.name, Map("identity", (Ref(node.name),)), node.axes, "f32", node.loc)
+            out += [wide, store_all(wide, added[node.name].tensor, added[node.name].axes)]
+    tensors = tuple(fresh(p.tensor, "f32", extents(p.axes)) for p in added.values())
     return replace(graph, nodes=tuple(out), fresh=graph.fresh + tensors, structure="tuple",
                    outputs=graph.outputs + tuple(t.name for t in tensors))
 
@@ -67,7 +68,7 @@ def with_probes(graph: Graph, nodes: tuple[Node, ...] | None = None) -> Graph:
 def with_given(graph: Graph, nodes: tuple[Node, ...] | None = None) -> Graph:
     """The model: each of `nodes` is computed and stored as in `with_probes`, and its readers go on from a given value instead.
 
-    The given values are further arguments `given_<name>`, dense over the axes of the probes.
+    The given values are further arguments `given_<name>` of the value's dtype, dense over the axes of the probes.
     """
     chosen = {p.value: p for p in probes(graph, nodes)}
     names = {value: GIVEN + value for value in chosen}
@@ -75,7 +76,7 @@ def with_given(graph: Graph, nodes: tuple[Node, ...] | None = None) -> Graph:
     out: list[Node] = []
     arguments: list[Argument] = []
     for node in probed.nodes:
-        own = isinstance(node.op, Store) and node.op.tensor.startswith(PROBE)
+        own = node.name.startswith(WIDE) or (isinstance(node.op, Store) and node.op.tensor.startswith(PROBE))
         out.append(node if own else replace(node, op=redirect(node.op, names)))
         if node.name in chosen:
             axes = chosen[node.name].axes
@@ -88,7 +89,7 @@ def probe_bytes(graph: Graph, rows: int) -> int:
     """Bytes that the probes of a graph's roundings take at so many rows: a check build has to have room for them."""
     total = 0
     for probe in probes(graph):
-        count = BYTES[graph.table[probe.value].dtype]
+        count = BYTES["f32"]
         for axis in probe.axes:
             count *= axis.extent if isinstance(axis.extent, int) else rows
         total += count
