@@ -1,0 +1,71 @@
+"""Device functions about memory: copied into emitted files by name, linted and tested here."""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32
+from cutlass.cute.nvgpu import CacheEvictionPriority
+
+
+@cute.jit
+def flat(tensor):
+    """A tensor by 64-bit element offsets from its first element."""
+    return cute.make_tensor(tensor.iterator, cute.make_layout(2**62))
+
+
+@cute.jit
+def shared(base, offset: cutlass.Constexpr, dtype: cutlass.Constexpr, count: cutlass.Constexpr):
+    """`count` elements at a byte offset of the planned shared memory."""
+    return cute.make_tensor(cute.recast_ptr(base + offset, dtype=dtype), cute.make_layout(count))
+
+
+@cute.jit
+def tile(tensor, offset, width: cutlass.Constexpr, shape: cutlass.Constexpr, stride: cutlass.Constexpr):
+    """The elements from an offset on that is a multiple of `width`: accesses may be `width` elements wide."""
+    return cute.make_tensor(tensor.iterator + cute.assume(offset, divby=width), cute.make_layout(shape, stride=stride))
+
+
+@cute.jit
+def load(source, target):
+    """Memory to registers, widened to what the registers hold."""
+    held = cute.make_rmem_tensor(target.shape, source.element_type)
+    cute.autovec_copy(source, held)
+    target.store(held.load().to(target.element_type))
+
+
+@cute.jit
+def load_once(source, target):
+    """Memory to registers, widened to what the registers hold; marked as not needed again."""
+    held = cute.make_rmem_tensor(target.shape, source.element_type)
+    cute.autovec_copy(source, held, l1c_evict_priority=CacheEvictionPriority.EVICT_FIRST)
+    target.store(held.load().to(target.element_type))
+
+
+@cute.jit
+def store(source, target):
+    """Registers to memory, rounded to its element type."""
+    held = cute.make_rmem_tensor(source.shape, target.element_type)
+    held.store(source.load().to(target.element_type))
+    cute.autovec_copy(held, target)
+
+
+@cute.jit
+def store_once(source, target):
+    """Registers to memory, rounded to its element type; marked as not needed again."""
+    held = cute.make_rmem_tensor(source.shape, target.element_type)
+    held.store(source.load().to(target.element_type))
+    cute.autovec_copy(held, target, l1c_evict_priority=CacheEvictionPriority.EVICT_FIRST)
+
+
+@cute.jit
+def load_one(source):
+    """A single element that converts in vectors only, widened."""
+    held = cute.make_rmem_tensor(source.shape, source.element_type)
+    cute.autovec_copy(source, held)
+    return held.load().to(Float32)[0]
+
+
+@cute.jit
+def store_one(value, target):
+    """A single element that converts in vectors only, rounded."""
+    held = cute.make_rmem_tensor(target.shape, Float32)
+    held[0] = value
+    store(held, target)

@@ -1,0 +1,67 @@
+"""Device functions about single values: copied into emitted files by name, linted and tested here."""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float8E4M3FN, Float32, Int32
+
+
+@cute.jit
+def fma(a, b, c):
+    """a * b + c, rounded once."""
+    return cute.math.fma(a, b, c)
+
+
+@cute.jit
+def mul(a, b):
+    """a * b, rounded: never contracted into a following addition."""
+    return cute.math.mul(a, b, rounding=cute.math.RoundingMode.NEAREST_EVEN)
+
+
+@cute.jit
+def select(condition, yes, no):
+    """`yes` where the condition holds, else `no`."""
+    return yes if condition else no
+
+
+@cute.jit
+def maximum(a, b):
+    """The larger one; NaN if either is."""
+    return cute.arch.fmax(a, b, nan=True)
+
+
+@cute.jit
+def minimum(a, b):
+    """The smaller one; NaN if either is."""
+    return cute.arch.fmin(a, b, nan=True)
+
+
+@cute.jit
+def sign(x):
+    """-1, 0 or 1; 0 for NaN."""
+    return select(x > 0.0, Float32(1.0), select(x < 0.0, Float32(-1.0), Float32(0.0)))
+
+
+@cute.jit
+def floor_mod(a, b):
+    """The remainder with the sign of b, exact where the quotient is small."""
+    return fma(-cute.math.floor(a / b), b, a)
+
+
+@cute.jit
+def round_e4m3(x):
+    """x rounded to e4m3, which saturates at 448."""
+    pair = cute.make_rmem_tensor((2,), Float32)
+    pair[0] = x
+    pair[1] = x
+    return pair.load().to(Float8E4M3FN).to(Float32)[0]
+
+
+@cute.jit
+def as_float(x):
+    """The fp32 number with these 32 bits."""
+    return Int32(x).bitcast(Float32)
+
+
+@cute.jit
+def as_bits(x):
+    """The 32 bits of an fp32 number."""
+    return Float32(x).bitcast(Int32)

@@ -1,0 +1,300 @@
+"""KernelSpec → source text of one CuTe-DSL file. Decisions about text are made here, over the spec; templates only place the pieces."""
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ..errors import InternalError
+from ..ir.dtype import NARROW
+from ..ir.kernel import (
+    Assign, Barrier, Compute, Copy, Declare, Digit, Elem, Guard, KernelSpec, LaneReduce, Let, Origin, Repeat, Statement)
+from ..ir.scalar import Lit
+from ..target import parse
+from .compose import composite_functions
+from .copies import Copies
+from .device_library import closure
+from .express import Expressions, Uses, conjunction, number
+from .layout_text import WIDTH, block, comment, wrap
+from .scope import BLOCK, Scope, analyse
+from .spell import LANE_FOLDS
+
+ALIGNMENT = 128
+"""Bytes that the planned shared memory starts at a multiple of."""
+
+
+@functools.cache
+def environment() -> Environment:
+    """The templates."""
+    return Environment(loader=PackageLoader("fusec.codegen", "templates"), undefined=StrictUndefined, trim_blocks=True,
+                       lstrip_blocks=True, keep_trailing_newline=False, autoescape=False)
+
+
+def _fill(template: str, **data: Any) -> str:
+    return environment().get_template(template).render(**data).rstrip("\n")
+
+
+def render(spec: KernelSpec) -> str:
+    """The emitted file of a kernel: stands alone, imports cutlass only, its entry is `launch(tensors…, stream)`.
+
+    Equal specs give equal bytes. Raises InternalError for a spec that uses what it does not introduce.
+    """
+    return _File(spec).text()
+
+
+def late_scalars(body: tuple[Statement, ...]) -> frozenset[str]:
+    """Declared scalars whose first assignment lies under a condition or in a loop that their Declare is not in."""
+    declared: dict[str, tuple[int, ...]] = {}
+    first: dict[str, tuple[int, ...]] = {}
+    _assignments(body, (), declared, first)
+    return frozenset(name for name, path in declared.items() if first.get(name, path) != path)
+
+
+def _assignments(body: tuple[Statement, ...], path: tuple[int, ...], declared: dict[str, tuple[int, ...]],
+                 first: dict[str, tuple[int, ...]]) -> None:
+    for number_, s in enumerate(body):
+        inner = (*path, number_)
+        if isinstance(s, Declare):
+            declared[s.name] = path
+        elif isinstance(s, Compute):
+            for a in s.body:
+                first.setdefault(a.target.name, inner if s.when else path)
+        elif isinstance(s, Copy) and isinstance(s.target, Elem):
+            first.setdefault(s.target.name, inner if s.when else path)
+        elif isinstance(s, (Guard, Repeat)):
+            _assignments(s.body, inner, declared, first)
+
+
+class _File:
+    """Renders one kernel: statements first, then what they turned out to need."""
+
+    def __init__(self, spec: KernelSpec) -> None:
+        self.spec, self.scope, self.uses = spec, analyse(spec), Uses()
+        self.express = Expressions(self.scope, self.uses)
+        self.copies = Copies(self.express)
+        self.late, self.said = late_scalars(spec.body), Origin()
+
+    # ---- the file
+
+    def text(self) -> str:
+        """The whole file, ending with a newline."""
+        statements = [text for s in self.spec.body if (text := self.statement(s, 1))]
+        prologue = self._prologue()
+        composites = [_fill("function.j2", name=f.name, parameters=f.parameters, doc=f.doc, body=[w for b in f.body for w in _body(b)])
+                      for f in composite_functions(self.uses)]
+        device = closure(self.uses.helpers)
+        functions = [f.text for f in device] + composites
+        tensors = [f"{self.scope.name('tensor', p.name)}: cute.Tensor" for p in self.spec.parameters]
+        launch = self._launch()
+        imports = self._imports({i for f in device for i in f.imports}, [*functions, *statements, *launch])
+        return _fill("file.py.j2", title=self.spec.title, summary=self._summary(), imports=imports, constants=self._constants(),
+                     functions=functions, kernel_head=_definition(f"{self.kernel}", tensors), prologue=prologue, statements=statements,
+                     launch_head=_definition("launch", [*tensors, "stream"]), launch_body=launch, epilogue=self._epilogue(),
+                     doc='"""The kernel on a stream."""') + "\n"
+
+    @property
+    def kernel(self) -> str:
+        """The name of the kernel function."""
+        return f"{self.spec.name}_kernel"
+
+    def _summary(self) -> list[str]:
+        grid = " x ".join("·".join(str(f) for f in factors) for factors in self.spec.launch.grid if factors) or "1"
+        lines = [f"Grid {grid}, {self.spec.launch.threads} threads a block."]
+        lines += [w for line in self.spec.summary for w in wrap(line)]
+        if self.spec.smem.buffers:
+            lines.append(f"Shared memory, {self.spec.smem.total} bytes:")
+            lines += [f"    {b.offset:>6}  {self.scope.name('shared', b.name)}: {b.count} x {b.dtype}" for b in self.spec.smem.buffers]
+        return lines
+
+    def _constants(self) -> list[str]:
+        lines = [f"THREADS = {self.spec.launch.threads}"]
+        if self.spec.smem.total:
+            lines.append(f"SMEM_BYTES = {self.spec.smem.total}")
+        if self.spec.launch.min_blocks > 1:
+            share = parse(self.spec.arch).carveout(self.spec.launch.min_blocks, self.spec.smem.total)
+            lines += [f"MIN_BLOCKS = {self.spec.launch.min_blocks}", f"CARVEOUT = {share}  # per cent of the unified memory"]
+        return lines
+
+    def _imports(self, device: set[tuple[str, str]], pieces: list[str]) -> list[str]:
+        found = device | {("cutlass", t) for t in self.uses.types}
+        if self.spec.smem.total:
+            found.add(("cutlass.memory", "SmemAllocator"))
+        lines = ["import cutlass"] if any("cutlass." in p for p in pieces) else []
+        lines.append("import cutlass.cute as cute")
+        for module in sorted({m for m, _ in found}):
+            lines += wrap(f"from {module} import {', '.join(sorted(n for m, n in found if m == module))}")
+        return lines
+
+    def _prologue(self) -> list[str]:
+        """Indices, shared memory by the plan, flat views: what the statements use."""
+        used = self.uses.names
+        lines = ["thread, _, _ = cute.arch.thread_idx()"]
+        blocks = [self.scope.name("int", b) for b in BLOCK]
+        if used & set(blocks):
+            lines.append(f"{', '.join(b if b in used else '_' for b in blocks)} = cute.arch.block_idx()")
+        if self.scope.warp in used:
+            lines.append(f"{self.scope.warp} = cute.arch.warp_idx()")
+        if self.spec.smem.total:
+            self.uses.helpers.add("shared")
+            lines.append(f"base = SmemAllocator().allocate(SMEM_BYTES, byte_alignment={ALIGNMENT})")
+            lines += [f"{self.scope.name('shared', b.name)} = shared(base, {b.offset}, {self.uses.type(b.dtype)}, {b.count})"
+                      for b in self.spec.smem.buffers]
+        views = [(self.scope.name("global", p.name), self.scope.name("tensor", p.name)) for p in self.spec.parameters]
+        return lines + [f"{view} = flat({tensor})" for view, tensor in views if view in used]
+
+    def _size(self, factor: int | str) -> str:
+        if isinstance(factor, int):
+            return str(factor)
+        for p in self.spec.parameters:
+            if factor in p.shape:
+                return f"{self.scope.name('tensor', p.name)}.shape[{p.shape.index(factor)}]"
+        raise InternalError(f"grid size {factor} is not a size of any parameter")
+
+    def _launch(self) -> list[str]:
+        grid = ", ".join(" * ".join(self._size(f) for f in factors) or "1" for factors in self.spec.launch.grid)
+        call = f"{self.kernel}({', '.join(self.scope.name('tensor', p.name) for p in self.spec.parameters)}).launch("
+        more = ", smem=SMEM_BYTES" if self.spec.smem.total else ""
+        if self.spec.launch.min_blocks > 1:
+            more += ", min_blocks_per_mp=MIN_BLOCKS, preferred_smem_carveout=CARVEOUT"
+        arguments = wrap(f"    grid=({grid}), block=(THREADS, 1, 1){more}, stream=stream)", WIDTH - 4)
+        return [*wrap(call, WIDTH - 4), *arguments]
+
+    def _epilogue(self) -> str:
+        return f'{self.kernel}.set_name_prefix("fusec_{self.spec.name}", remove_cutlass_symbol=True)'
+
+    # ---- statements
+
+    def statement(self, s: Statement, depth: int) -> str:
+        """The text of a statement, indented; '' for one that needs none."""
+        if isinstance(s, Let):
+            return self._let(s, depth)
+        if isinstance(s, Declare):
+            return self._declare(s, depth)
+        if isinstance(s, Copy):
+            found = self.copies.lines(s)
+            return self._nested("copy.j2", self._comments((s.origin,)), found.heads, found.body, depth)
+        if isinstance(s, Compute):
+            return self._compute(s, depth)
+        if isinstance(s, LaneReduce):
+            return self._lane_reduce(s, depth)
+        if isinstance(s, Barrier):
+            reasons = "; ".join(s.reasons)
+            fits = len(reasons) + 40 < WIDTH
+            text = _fill("barrier.j2", reasons=reasons if fits else "all of the above")
+            return "\n".join(block([*([] if fits else comment(reasons)), text], depth))
+        if isinstance(s, Guard):
+            head = wrap(f"if {conjunction(self.express, s.when).text}:", WIDTH - 4 * depth)
+            return self._compound("guard.j2", head, s.body, depth)
+        count = self.express.value(s.count).text
+        head = [f"for {self.scope.name('int', s.var)} in cutlass.range({count}, unroll=1):"]
+        return self._compound("repeat.j2", head, s.body, depth)
+
+    def _compound(self, template: str, head: list[str], body: tuple[Statement, ...], depth: int) -> str:
+        inner = [text for s in body if (text := self.statement(s, depth + 1))] or block(["pass"], depth + 1)
+        return _fill(template, head=block(head, depth), body=inner)
+
+    def _comments(self, origins: tuple[Origin, ...]) -> list[str]:
+        """Comment lines of statements with these origins; what has just been said is not said again."""
+        lines: list[str] = []
+        for origin in dict.fromkeys(origins):
+            if origin in (Origin(), self.said):
+                continue
+            self.said = origin
+            where = ", ".join(origin.lines)
+            lines += comment(": ".join(t for t in (where, origin.note) if t))
+        return lines
+
+    def _nested(self, template: str, comments: list[str], heads: tuple[str, ...], body: tuple[str, ...], depth: int) -> str:
+        """Comments, headers each one deeper than the last, the body under all of them."""
+        lines = [w for level, head in enumerate(heads) for w in _code(head, depth + level)]
+        lines += [w for line in body for w in _code(line, depth + len(heads))]
+        return _fill(template, comments=block(comments, depth), lines=lines)
+
+    def _let(self, s: Let, depth: int) -> str:
+        named = isinstance(s.value, Digit) or not isinstance(s.value, Elem)
+        if named and s.name in self.scope.aliases and depth == 1:
+            return ""
+        text = f"{self.scope.name('int', s.name)} = {self.express.let(s, depth == 1).text}"
+        return self._nested("let.j2", self._comments((s.origin,)), (), (text,), depth)
+
+    def _declare(self, s: Declare, depth: int) -> str:
+        name = self.scope.name("register", s.name)
+        if s.shape:
+            one = "," if len(s.shape) == 1 else ""
+            shape = ", ".join(map(str, reversed(s.shape))) + one
+            lines = [f"{name} = cute.make_rmem_tensor(({shape}), {self.uses.type(s.dtype)})"]
+            if s.init is not None:
+                lines.append(f"{name}.fill({number(s.init, self.uses).text})")
+        elif s.init is None and s.name not in self.late:
+            return ""
+        else:
+            zero: float | int | bool = {"bool": False}.get(s.dtype, 0)
+            lines = [f"{name} = {self._initial(Lit(zero if s.init is None else s.init), s.dtype)}"]
+        return self._nested("declare.j2", [], (), tuple(lines), depth)
+
+    def _initial(self, value: Lit, dtype: str) -> str:
+        kind = self.scope.kinds.get(("register", ""), "") or dtype
+        text = number(value.value, self.uses)
+        return self.express.rounded(value, dtype) if kind in NARROW else self.express.lifted(text, kind)
+
+    def _compute(self, s: Compute, depth: int) -> str:
+        heads = tuple(self.copies.loop(f) for f in s.loops)
+        if s.when:
+            found = conjunction(self.express, s.when)
+            heads += (f"if cutlass.const_expr({found.text}):" if found.kind == "py" else f"if {found.text}:",)
+        body = tuple(self._assign(a) for a in s.body)
+        return self._nested("compute.j2", self._comments(tuple(a.origin for a in s.body)), heads, body, depth)
+
+    def _assign(self, a: Assign) -> str:
+        dtype = self.scope.dtypes.get(a.target.name, "")
+        target = self.express.element(a.target)
+        if dtype in NARROW or dtype in ("i16", "i8", "u8"):
+            return f"{target} = {self.express.rounded(a.value, dtype)}"
+        return f"{target} = {self.express.lifted(self.express.value(a.value), self.scope.kinds['register', a.target.name])}"
+
+    def _lane_reduce(self, s: LaneReduce, depth: int) -> str:
+        loops = tuple(f"i{n}" if len(s.shape) > 1 else "i" for n in range(len(s.shape)))
+        heads = tuple(f"for {v} in cutlass.range_constexpr({n}):" for v, n in zip(loops, s.shape, strict=True))
+        index = f"[{', '.join(reversed(loops))}]" if loops else ""
+        body = []
+        for target in s.targets:
+            kind = self.scope.kinds["register", target]
+            helper = LANE_FOLDS.get((s.fn, kind))
+            if helper is None:
+                raise InternalError(f"no fold of {s.fn} on {kind} over lanes")
+            self.uses.helpers.add(helper)
+            cell = self.scope.name("register", target) + index
+            body.append(f"{cell} = {helper}({cell}, {s.step}, {s.lanes})")
+        return self._nested("lane_reduce.j2", self._comments((s.origin,)), heads, tuple(body), depth)
+
+
+def _code(line: str, depth: int) -> list[str]:
+    return [w for w in wrap("    " * depth + line)]
+
+
+def _body(line: str) -> list[str]:
+    return wrap(line, WIDTH - 4)
+
+
+def _definition(name: str, parameters: list[str]) -> list[str]:
+    """A function's head: on one line where it fits, else its parameters on indented lines of their own."""
+    one = f"def {name}({', '.join(parameters)}):"
+    if len(one) <= WIDTH:
+        return [one]
+    lines, current = [f"def {name}("], "   "
+    for p in parameters:
+        if len(current) + len(p) + 2 > WIDTH:
+            lines.append(current)
+            current = "   "
+        current += f" {p},"
+    return [*lines, current, "):"]
+
+
+def elements(shape: tuple[int, ...]) -> int:
+    """Elements of a fragment."""
+    return math.prod(shape)
+
+
+__all__ = ["Scope", "late_scalars", "render"]

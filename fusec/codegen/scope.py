@@ -1,0 +1,235 @@
+"""What rendering knows about the names of a KernelSpec: the identifier of each in the emitted file, what it holds, how large it gets."""
+from __future__ import annotations
+
+import builtins
+import keyword
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..errors import InternalError
+from ..ir.dtype import NARROW, register
+from ..ir.kernel import (
+    Apply, Assign, Compute, Coordinate, Copy, Declare, Digit, Elem, Global, Guard, KernelSpec, Let, Linear, Repeat, Round, Shared,
+    Statement, TensorSize, Value, walk)
+from ..ir.scalar import COMPOSITES, Lit
+from .device_library import library
+from .spell import ALWAYS_FLOAT, BOOL, FLOAT, INTEGER, TYPES
+
+BLOCK = ("block_x", "block_y", "block_z")
+RESERVED = frozenset({"cutlass", "cute", "stream", "launch", "base", "SmemAllocator", "self"}) | frozenset(TYPES.values())
+LIMIT = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """identifiers: (category, name of the spec) -> identifier, categories int, register, shared, global. kinds: what a register or an
+    integer holds: f32, i32, i64, bool, or py for a loop variable. dtypes, shapes: of declared registers. bounds: integers are below.
+    """
+
+    identifiers: dict[tuple[str, str], str] = field(default_factory=dict)
+    kinds: dict[tuple[str, str], str] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    bounds: dict[str, int | None] = field(default_factory=dict)
+    aliases: frozenset[str] = frozenset()
+    warp: str | None = None
+
+    def name(self, category: str, spec_name: str) -> str:
+        """The identifier; InternalError for a name that the spec never introduces."""
+        found = self.identifiers.get((category, spec_name))
+        if found is None:
+            raise InternalError(f"{category} {spec_name} is used and never introduced")
+        return found
+
+    def bound(self, value: Linear) -> int | None:
+        """An exclusive upper bound of a non-negative expression; None where there is none."""
+        total = value.const
+        for t in value.terms:
+            limit = self.bounds.get(t.var)
+            if limit is None or t.stride is not None:
+                return None
+            total += abs(t.coef) * (limit - 1)
+        return total + 1
+
+
+def camel(name: str) -> str:
+    """`k_own` → `KOwn`: what follows the letter of the memory a tensor lies in."""
+    return "".join(part[:1].upper() + part[1:] for part in re.split(r"\W+|_+", name) if part) or "X"
+
+
+class _Namer:
+    """Hands out identifiers, each once, in the order asked."""
+
+    def __init__(self) -> None:
+        words = set(keyword.kwlist) | set(dir(builtins)) | set(library()) | set(COMPOSITES)
+        self.used = words | RESERVED
+
+    def __call__(self, wanted: str) -> str:
+        name = re.sub(r"\W", "_", wanted).lstrip("0123456789") or "x"
+        candidate, number = name, 2
+        while candidate in self.used:
+            candidate, number = f"{name}_{number}", number + 1
+        self.used.add(candidate)
+        return candidate
+
+
+def value_kind(scope: Scope, value: Value) -> str:
+    """f32, i32, i64 or bool; float or int for a bare literal."""
+    if isinstance(value, Lit):
+        return "bool" if isinstance(value.value, bool) else "float" if isinstance(value.value, float) else "int"
+    if isinstance(value, Elem):
+        held = scope.kinds.get(("register", value.name)) or scope.kinds.get(("int", value.name))
+        if held is None:
+            raise InternalError(f"register {value.name} is used and never introduced")
+        return "i32" if held == "py" else held
+    if isinstance(value, Round):
+        return register(value.dtype)
+    if isinstance(value, (Coordinate, TensorSize)):
+        return "i64" if isinstance(value, TensorSize) else "i32"
+    return _apply_kind(scope, value)
+
+
+def operand_kind(fn: str, kinds: list[str]) -> str:
+    """What the operands of a primitive are converted to."""
+    if fn in ALWAYS_FLOAT or "f32" in kinds or "float" in kinds:
+        return "f32"
+    if "i64" in kinds:
+        return "i64"
+    if all(k == "bool" for k in kinds):
+        return "bool" if fn in BOOL else "i32"
+    return "i32"
+
+
+def _apply_kind(scope: Scope, value: Apply) -> str:
+    kinds = [value_kind(scope, a) for a in value.args]
+    if value.fn in COMPOSITES:
+        return composite_kind(value.fn)
+    if value.fn == "select":
+        return operand_kind("select", kinds[1:])
+    kind = operand_kind(value.fn, kinds)
+    table = {"f32": FLOAT, "bool": BOOL}.get(kind, INTEGER)
+    if value.fn not in table:
+        raise InternalError(f"no spelling of {value.fn} on {kind}")
+    return kind if table[value.fn].kind == "same" else table[value.fn].kind
+
+
+def composite_kind(fn: str) -> str:
+    """What a composite of fp32 arguments gives."""
+    scope = Scope()
+    body = COMPOSITES[fn].body
+    while not isinstance(body, Lit):
+        name = getattr(body, "fn", None)
+        if name is None:
+            return "f32"
+        if name == "select":
+            body = body.args[1]  # type: ignore[union-attr]
+            continue
+        if name in COMPOSITES:
+            return composite_kind(name)
+        return FLOAT[name].kind if FLOAT.get(name) and FLOAT[name].kind != "same" else "bool" if name in BOOL and name not in FLOAT else "f32"
+    return register("f32") if isinstance(body.value, float) else value_kind(scope, body)
+
+
+def _introduce(scope: Scope, namer: _Namer, s: Statement) -> None:
+    if isinstance(s, Let):
+        if ("int", s.name) not in scope.identifiers:
+            scope.identifiers["int", s.name] = namer(s.name)
+        wide = isinstance(s.value, Elem) or (isinstance(s.value, Linear) and _is_wide(scope, s.value))
+        scope.kinds["int", s.name] = "i64" if wide else "i32"
+        if isinstance(s.value, Digit):
+            outer = scope.bounds.get(s.value.source)
+            scope.bounds[s.name] = s.value.extent or (None if outer is None else -(-outer // s.value.step))
+        elif isinstance(s.value, Linear):
+            scope.bounds[s.name] = scope.bound(s.value)
+    elif isinstance(s, Declare):
+        scope.identifiers["register", s.name] = namer("r" + camel(s.name) if s.shape else s.name)
+        scope.kinds["register", s.name], scope.dtypes[s.name] = register(s.dtype), s.dtype
+        scope.shapes[s.name] = s.shape
+    elif isinstance(s, (Copy, Compute)):
+        for loop in s.loops:
+            _loop(scope, namer, loop.var, loop.extent)
+        for a in s.body if isinstance(s, Compute) else ():
+            _local(scope, namer, a)
+    elif isinstance(s, Repeat):
+        scope.identifiers.setdefault(("int", s.var), namer(s.var))
+        scope.kinds["int", s.var] = "i32"
+
+
+def _is_wide(scope: Scope, value: Linear) -> bool:
+    return any(t.stride is not None or scope.kinds.get(("int", t.var)) == "i64" for t in value.terms)
+
+
+def _loop(scope: Scope, namer: _Namer, var: str, extent: int) -> None:
+    if ("int", var) not in scope.identifiers:
+        scope.identifiers["int", var] = namer(var)
+    scope.kinds["int", var] = "py"
+    scope.bounds[var] = max(extent, scope.bounds.get(var) or 0)
+
+
+def _local(scope: Scope, namer: _Namer, a: Assign) -> None:
+    """An assigned scalar without a Declare."""
+    if ("register", a.target.name) in scope.identifiers:
+        return
+    if a.target.index:
+        raise InternalError(f"fragment {a.target.name} is assigned and never declared")
+    kind = value_kind(scope, a.value)
+    scope.identifiers["register", a.target.name] = namer(a.target.name)
+    scope.kinds["register", a.target.name] = {"float": "f32", "int": "i32"}.get(kind, kind)
+    scope.shapes[a.target.name] = ()
+
+
+def _aliases(spec: KernelSpec) -> dict[str, str]:
+    """Top-level Lets that only name a block index or the warp: the index gets their name. index -> name."""
+    found: dict[str, str] = {}
+    for s in spec.body:
+        if isinstance(s, Let) and isinstance(s.value, Linear) and not s.value.const and len(s.value.terms) == 1:
+            term = s.value.terms[0]
+            if term.var in BLOCK and term.coef == 1 and term.stride is None:
+                found.setdefault(term.var, s.name)
+        elif isinstance(s, Let) and s.value == Digit("thread", 32, 0):
+            found.setdefault("warp", s.name)
+    return found
+
+
+def grid_bound(spec: KernelSpec, dim: int) -> int | None:
+    """Blocks along a grid dim where it is static."""
+    factors = spec.launch.grid[dim]
+    return math.prod(f for f in factors if isinstance(f, int)) if all(isinstance(f, int) for f in factors) else None
+
+
+def warp_digits(body: tuple[Statement, ...]) -> Iterator[Let]:
+    """Lets outside of guards and loops that are a digit of the warp's number."""
+    for s in body:
+        if isinstance(s, Let) and isinstance(s.value, Digit) and s.value.source == "thread" and s.value.step >= 32:
+            yield s
+
+
+def analyse(spec: KernelSpec) -> Scope:
+    """The scope of a kernel. InternalError where the spec uses a name that it never introduces."""
+    scope, namer, alias = Scope(), _Namer(), _aliases(spec)
+    for p in spec.parameters:
+        scope.identifiers["tensor", p.name] = namer(p.name)
+    scope.identifiers["int", "thread"] = namer("thread")
+    scope.kinds["int", "thread"], scope.bounds["thread"] = "i32", spec.launch.threads
+    for dim, var in enumerate(BLOCK):
+        name = namer(alias.get(var, var))
+        for known in (var, alias.get(var, var)):
+            scope.identifiers["int", known], scope.kinds["int", known] = name, "i32"
+            scope.bounds[known] = grid_bound(spec, dim)
+    if any(True for _ in warp_digits(spec.body)):
+        scope.identifiers["int", alias.get("warp", "warp ")] = namer(alias.get("warp", "warp"))
+    for b in spec.smem.buffers:
+        scope.identifiers["shared", b.name] = namer("s" + camel(b.name))
+        scope.kinds["shared", b.name] = b.dtype
+    for p in spec.parameters:
+        scope.identifiers["global", p.name] = namer("g" + camel(p.name))
+        scope.kinds["global", p.name] = p.dtype
+    for s in walk(spec.body):
+        _introduce(scope, namer, s)
+    warp = scope.identifiers.get(("int", alias.get("warp", "warp ")))
+    return Scope(scope.identifiers, scope.kinds, scope.dtypes, scope.shapes, scope.bounds, frozenset(alias.values()), warp)
+
+
+__all__ = ["Global", "NARROW", "Scope", "Shared", "analyse", "value_kind"]

@@ -1,0 +1,68 @@
+"""Hardware facts per architecture: the only file with hardware numbers.
+
+Sources: CUDA C++ Programming Guide, table of technical specifications per compute capability (registers, threads, shared memory);
+measured bandwidth: an in-place stream of 64 KB per block with evict-first hints on one H200; peaks: the vendor's data sheets.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import TargetError
+
+KB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One architecture. Bytes; `stream_tb_s`: TB/s of a measured in-place stream, None where none was measured."""
+
+    name: str
+    smem_block: int
+    smem_sm: int
+    registers_sm: int
+    threads_sm: int
+    multiprocessors: int
+    peak_tb_s: float
+    stream_tb_s: float | None = None
+    vector_bytes: int = 16
+    threads_block: int = 1024
+    registers_thread: int = 255
+    warp: int = 32
+    smem_reserved: int = KB
+
+    @property
+    def bandwidth_tb_s(self) -> float:
+        """The measured stream where there is one, else the peak."""
+        return self.stream_tb_s or self.peak_tb_s
+
+    def registers(self, threads: int, blocks: int = 1) -> int:
+        """Registers that a thread may have, with `blocks` blocks of `threads` resident on a multiprocessor."""
+        return min(self.registers_thread, self.registers_sm // (threads * blocks) // 8 * 8)
+
+    def carveout(self, blocks: int, smem: int) -> int:
+        """The percentage of a multiprocessor's unified memory that `blocks` blocks of `smem` bytes need as shared memory."""
+        return min(100, -(-100 * blocks * (smem + self.smem_reserved) // self.smem_sm))
+
+
+TARGETS = {t.name: t for t in (
+    Target("sm_90a", 227 * KB, 228 * KB, 65536, 2048, 132, 4.8, 3.98),
+    Target("sm_100a", 227 * KB, 228 * KB, 65536, 2048, 148, 8.0, vector_bytes=32),
+    Target("sm_103a", 227 * KB, 228 * KB, 65536, 2048, 148, 8.0, vector_bytes=32),
+    Target("sm_120a", 99 * KB, 100 * KB, 65536, 1536, 170, 1.79),
+)}
+
+DEFAULT = ("sm_100a", "sm_90a")
+"""What the command line compiles for when not told."""
+
+
+def parse(name: str) -> Target:
+    """The target of that name; `sm_90`, `sm_100`, … mean their `a` variant. Raises TargetError that lists the known ones."""
+    found = TARGETS.get(name) or TARGETS.get(f"{name}a")
+    if found is None:
+        raise TargetError(f"unknown architecture {name!r}; known: {', '.join(TARGETS)}", hint="give one of them with --arch")
+    return found
+
+
+def capability(major: int, minor: int) -> Target:
+    """The target of a device's compute capability; TargetError for one without."""
+    return parse(f"sm_{major}{minor}a")
