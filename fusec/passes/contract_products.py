@@ -1,0 +1,76 @@
+"""Contraction is decided here: an fp32 product that only one fp32 sum reads becomes an fma by name.
+
+What is not contracted here is never contracted later. Under numerics "strict" nothing is.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Union
+
+from ..ir.graph import Graph, Map, Node, Ref
+from ..ir.rewrite import compose, drop_dead, ordered, uses
+from ..ir.scalar import Lit
+from ..ir.tensor import Size
+from .names import Names
+
+Arg = Union[Ref, Lit, Size]
+
+
+def contract_products(graph: Graph) -> Graph:
+    """Single-use products inside sums and differences become fmas.
+
+    add(mul(a, b), c) -> fma(a, b, c)      sub(mul(a, b), c) -> fma(a, b, -c)      sub(c, mul(a, b)) -> fma(-a, b, c)
+    """
+    if graph.numerics == "strict":
+        return graph
+    names = Names(frozenset(graph.tensors) | {n.name for n in graph.nodes} | {a.name for a in graph.axes})
+    for name in [n.name for n in graph.nodes]:
+        node = graph.table[name]
+        made = _contract(graph, node, names)
+        if made is not None:
+            graph = graph.with_nodes(tuple(m for n in graph.nodes for m in (made if n is node else (n,))))
+    return ordered(drop_dead(graph))
+
+
+def _contract(graph: Graph, node: Node, names: Names) -> tuple[Node, ...] | None:
+    """The fma (and the negation it may need) that replaces a sum or difference, or None."""
+    if not (isinstance(node.op, Map) and node.op.fn in ("add", "sub") and node.dtype == "f32"):
+        return None
+    sides = [i for i, a in enumerate(node.op.args) if isinstance(a, Ref) and _product(graph, a)]
+    if not sides:
+        return None
+    side = max(sides, key=lambda i: (len(_axes(graph, node.op.args[i])), -i))  # type: ignore[union-attr]
+    outer, other = node.op.args[side], node.op.args[1 - side]
+    assert isinstance(outer, Ref)
+    product = graph.table[outer.value].op
+    assert isinstance(product, Map)
+    a, b = (compose(outer, x, _axes(graph, x)) if isinstance(x, Ref) else x for x in product.args)
+    extra: tuple[Node, ...] = ()
+    if node.op.fn == "sub" and side == 0:
+        other, extra = _negated(graph, node, other, names)
+    elif node.op.fn == "sub":
+        if len(_axes(graph, b)) < len(_axes(graph, a)):
+            a, b = b, a
+        a, extra = _negated(graph, node, a, names)
+    return (*extra, replace(node, op=Map("fma", (a, b, other))))
+
+
+def _product(graph: Graph, ref: Ref) -> bool:
+    node = graph.table[ref.value]
+    return isinstance(node.op, Map) and node.op.fn == "mul" and node.dtype == "f32" and uses(graph)[node.name] == 1
+
+
+def _axes(graph: Graph, arg: Arg) -> tuple[str, ...]:
+    return tuple(a.name for a in graph.table[arg.value].axes) if isinstance(arg, Ref) else ()
+
+
+def _negated(graph: Graph, node: Node, arg: Arg, names: Names) -> tuple[Arg, tuple[Node, ...]]:
+    """-arg: a constant, or the operand of a negation node over the operand's own axes."""
+    if isinstance(arg, Lit):
+        return Lit(-arg.value), ()
+    if isinstance(arg, Size):
+        made = Node(names.unused("neg"), Map("neg", (arg,)), (), "i64", node.loc)
+        return Ref(made.name), (made,)
+    source = graph.table[arg.value]
+    made = Node(names.unused(f"neg_{source.name}"), Map("neg", (Ref(source.name),)), source.axes, "f32", node.loc)
+    return replace(arg, value=made.name), (made,)

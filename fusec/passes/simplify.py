@@ -1,0 +1,177 @@
+"""No dead value, no cast that keeps the value, no value twice, no constant that is computed: on the named graph.
+
+A cast that rounds is a part of the meaning and stays. Registers hold fp32 for every float, so that a cast to a wider float is nothing.
+"""
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Union
+
+from ..ir.graph import Graph, Map, Node, Reduce, Ref, Store, refs
+from ..ir.rewrite import compose, drop_dead, map_refs
+from ..ir.scalar import Lit
+from ..ir.tensor import Size
+
+WIDER: dict[str, frozenset[str]] = {
+    "bf16": frozenset({"f32"}), "f16": frozenset({"f32"}), "f8e4m3": frozenset({"f32", "bf16", "f16"}),
+    "f8e5m2": frozenset({"f32", "bf16", "f16"}), "i8": frozenset({"i16", "i32"}), "u8": frozenset({"i16", "i32"}),
+    "i16": frozenset({"i32"})}
+"""Element type -> types that hold every one of its values, in the same kind of register."""
+
+Arg = Union[Ref, Lit, Size]
+
+
+def simplify(graph: Graph) -> Graph:
+    """The same graph without casts that keep the value, folded constants, common subexpressions and dead values.
+
+    Before: b: f32 = identity(a: bf16); c = add(b, 1)   After: c = add(a, 1)
+    """
+    return drop_dead(_merge_equal(_fold_constants(_drop_index_casts(_drop_casts(graph)))))
+
+
+# ---- casts ------------------------------------------------------------------------------------------------------------------------
+
+def _drop_casts(graph: Graph) -> Graph:
+    """Readers of a value-preserving cast read its operand; a name the user gave passes on to an operand that has none."""
+    graph = _rename_through_casts(graph)
+    table: dict[str, Node] = {}
+    reduced = {r.value for n in graph.nodes if isinstance(n.op, Reduce) for r in refs(n.op)}
+    through: dict[str, Ref] = {}
+
+    def look(ref: Ref) -> Ref:
+        if ref.value not in through:
+            return ref
+        inner = through[ref.value]
+        return compose(ref, inner, tuple(a.name for a in table[inner.value].axes))
+    for node in graph.nodes:
+        node = replace(node, op=map_refs(node.op, look))
+        table[node.name] = node
+        if _keeps_value(node, table) and (node.name not in reduced or _covers(node, table)):
+            assert isinstance(node.op, Map) and isinstance(node.op.args[0], Ref)
+            through[node.name] = node.op.args[0]
+    return graph.with_nodes(tuple(table.values()))
+
+
+def _keeps_value(node: Node, table: dict[str, Node]) -> bool:
+    if not isinstance(node.op, Map) or node.op.fn != "identity" or not isinstance(node.op.args[0], Ref):
+        return False
+    source = table[node.op.args[0].value].dtype
+    return source == node.dtype or node.dtype in WIDER.get(source, frozenset())
+
+
+def _covers(node: Node, table: dict[str, Node]) -> bool:
+    """Whether a cast's operand has every axis of the cast: a reduction must not lose one that it folds."""
+    assert isinstance(node.op, Map) and isinstance(node.op.args[0], Ref)
+    ref = node.op.args[0]
+    return {ref.index(a.name).axis for a in table[ref.value].axes} >= {a.name for a in node.axes}
+
+
+def _rename_through_casts(graph: Graph) -> Graph:
+    """y: bf16 = identity(silu); silu has no name of the user's, the cast has: swap nothing but the names."""
+    table = graph.table
+    renamed: dict[str, str] = {}
+    for node in graph.nodes:
+        if not _keeps_value(node, table) or not node.loc.target:
+            continue
+        assert isinstance(node.op, Map) and isinstance(node.op.args[0], Ref)
+        source = table[node.op.args[0].value]
+        if not source.loc.target and source.name not in renamed and node.name not in renamed:
+            renamed[source.name], renamed[node.name] = node.name, source.name
+    return rename(graph, renamed)
+
+
+def rename(graph: Graph, names: dict[str, str]) -> Graph:
+    """The graph with values renamed (a permutation of names, or to names that are free)."""
+    def change(ref: Ref) -> Ref:
+        return replace(ref, value=names.get(ref.value, ref.value))
+    return graph.with_nodes(tuple(replace(n, name=names.get(n.name, n.name), op=map_refs(n.op, change)) for n in graph.nodes))
+
+
+def _drop_index_casts(graph: Graph) -> Graph:
+    """An index tensor cast from i32 to i64 only to be used as an index: coordinates are 64-bit anyway."""
+    table = graph.table
+
+    def narrow(ref: Ref) -> Ref:
+        node = table[ref.value]
+        if not (isinstance(node.op, Map) and node.op.fn == "identity" and node.dtype == "i64" and isinstance(node.op.args[0], Ref)):
+            return ref
+        source = table[node.op.args[0].value]
+        if source.dtype not in ("i32", "i16", "i8", "u8"):
+            return ref
+        return compose(ref, node.op.args[0], tuple(a.name for a in source.axes))
+
+    def change(node: Node) -> Node:
+        if isinstance(node.op, (Map, Reduce)) or not hasattr(node.op, "index"):
+            return node
+        keep = node.op.where
+        op = map_refs(node.op, narrow)
+        assert hasattr(op, "where")
+        return replace(node, op=replace(op, where=keep, **({"arg": node.op.arg} if isinstance(node.op, Store) else {})))
+    return graph.with_nodes(tuple(change(n) for n in graph.nodes))
+
+
+# ---- constants ------------------------------------------------------------------------------------------------------------------
+
+def _f32(x: float) -> float:
+    """A Python float rounded to fp32; beyond its range an infinity."""
+    try:
+        return float(struct.unpack("f", struct.pack("f", x))[0])
+    except OverflowError:
+        return float("inf") if x > 0 else float("-inf")
+
+
+def _evaluate(node: Node) -> Lit | None:
+    """The value of a Map over constants; fp32 sums, products and quotients through fp64 are rounded as if once."""
+    if not isinstance(node.op, Map) or not all(isinstance(a, Lit) for a in node.op.args):
+        return None
+    values = [a.value for a in node.op.args if isinstance(a, Lit)]
+    fn, x = node.op.fn, values[0]
+    if fn == "identity" and type(x) is {"f32": float, "i64": int, "i32": int, "bool": bool}.get(node.dtype):
+        return Lit(_f32(x)) if isinstance(x, float) else Lit(x)
+    if node.dtype != "f32" or not all(type(v) is float for v in values):
+        return None
+    y = values[1] if len(values) == 2 else 0.0
+    table = {"add": lambda: x + y, "sub": lambda: x - y, "mul": lambda: x * y, "neg": lambda: -x}
+    if fn == "div" and y != 0.0:
+        return Lit(_f32(_f32(x) / _f32(y)))
+    x, y = _f32(x), _f32(y)
+    return Lit(_f32(table[fn]())) if fn in table else None
+
+
+def _fold_constants(graph: Graph) -> Graph:
+    """Maps over constants become constants in the Maps that read them.
+
+    Before: a = mul(2.0, 3.0); b = add(x, a)   After: b = add(x, 6.0)
+    """
+    known: dict[str, Lit] = {}
+    nodes = []
+    for node in graph.nodes:
+        if isinstance(node.op, Map):
+            args: tuple[Arg, ...] = tuple(known.get(a.value, a) if isinstance(a, Ref) else a for a in node.op.args)
+            node = replace(node, op=Map(node.op.fn, args))
+        value = _evaluate(node)
+        if value is not None:
+            known[node.name] = value
+        nodes.append(node)
+    return graph.with_nodes(tuple(nodes))
+
+
+# ---- equal values -----------------------------------------------------------------------------------------------------------------
+
+def _merge_equal(graph: Graph) -> Graph:
+    """Of several nodes with the same op, axes and dtype the first stays (Stores are effects and stay)."""
+    first: dict[object, str] = {}
+    same: dict[str, str] = {}
+    nodes = []
+
+    def look(ref: Ref) -> Ref:
+        return replace(ref, value=same.get(ref.value, ref.value))
+    for node in graph.nodes:
+        node = replace(node, op=map_refs(node.op, look))
+        key = (repr(node.op), node.axes, node.dtype)  # repr tells -0.0 from 0.0 and 1 from True, and NaN is equal to itself.
+        if isinstance(node.op, Store) or first.setdefault(key, node.name) == node.name:
+            nodes.append(node)
+        else:
+            same[node.name] = first[key]
+    return graph.with_nodes(tuple(nodes))
