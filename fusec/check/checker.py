@@ -1,267 +1,143 @@
-"""The method of a check: a model in fp64 that keeps every written rounding, a check build with probes, the production build.
-
-1. *The function itself* in eager mode against the model (an error of capture shows here).
-2. *The check build*: the graph that also stores its value at each written rounding. Each of these must be within 1 ulp of the model, and
-   the model goes on from the kernel's value; so every later value is compared as if nothing had been rounded differently before, and
-   fp32 values must agree everywhere. One wrong rounding, one wrong axis is seen at the value where it happens.
-3. *The production build*, without probes: elements whose bits are those of the check build are right as it is; of the others 99.9 %
-   agree with the model and all are within what flips of the written roundings can make (bound.py).
-
-Moved values and integers are compared bit for bit, and so is every byte of the mutated arguments' storages that the call does not own.
-If the check build is wrong, a second one with a probe at every value names the first that is.
-"""
+"""`fusec.check`: a function or an artifact, on given inputs, at a level, gives a Report."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import FusecError, InternalError, Loc
-from ..ir.dtype import FLOATS
-from ..ir.graph import Graph, Index, Node, Store
-from ..ir.reference import TORCH_DTYPE
-from .attribution import attribute
-from .bound import BOUND, reach
-from .compare import ATOL, RTOL, Place, Subject, as_production, exactly, rounded_within_one_ulp, within_one_ulp, within_tolerance
-from .levels import Execute, device_of, interpreted, model, shape_of, sizes
-from .masks import COMPUTED, MOVED, Touched, touched
-from .probes import GIVEN, every_value, probes, roundings, with_given, with_probes
-from .report import Compared, Difference, Findings
-from .storage import changed, clone, key, raw, scramble
-
-Run = Callable[[dict[str, Tensor]], dict[str, Tensor]]
-"""Arguments, changed in place -> fresh outputs by name."""
+from ..errors import FusecError, Loc, TargetError
+from ..ir.graph import Graph
+from .levels import check_level, interpreted, shape_of, sizes
+from .method import Question, Scene
+from .method import check as compare
+from .report import Compared, Difference, Report
+from .storage import clone
+from .target import Target, eager, folded, production, run_as_kernel, run_on_device, target, written_graph
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is to be compared. eager: the function itself, outputs named as the graph's; check_build: how a graph with probes is run
-    (None: it cannot be built, `why`); production: the build that a caller gets (None: there is none besides the check build)."""
+def check(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_inputs: Any = None, level: str = "graph", *,
+          arch: str | None = None, case: str = "", seed: int = 0) -> Report:
+    """Compare what a function becomes at a level with its model in fp64 that keeps every written rounding.
 
-    name: str
-    graph: Graph
-    eager: Run | None
-    check_build: Execute | None
-    production: Run | None
-    seed: int = 0
+    subject: a plain function, a decorated one, or an artifact. inputs: a dict by parameter name, or a tuple in their order; they
+    stay as they are. They may have no row or one where an artifact, example_inputs or the function's own example say which axes
+    vary. level: "graph" (the graph over named axes, interpreted), "kernel" (the kernel, interpreted statement by statement for
+    `arch`), "gpu" (the compiled kernel on the device). seed: of the random bytes around the inputs.
+
+    Raises FusecError for an unknown level and for inputs that are all zeros, TargetError without a device at level "gpu", and what
+    compiling raises where the function cannot be compiled.
+    """
+    check_level(level)
+    if level == "gpu" and not torch.cuda.is_available():
+        raise TargetError("level gpu: expected a CUDA device, found none", hint='levels "graph" and "kernel" need none')
+    from ..api import bind_example
+    goal = target(subject, inputs, example_inputs, arch)
+    given = bind_example(goal.fn, inputs)
+    tensors = {n: t for n, t in given.items() if isinstance(t, Tensor)}
+    constants = {n: v for n, v in given.items() if n not in tensors}
+    if level == "gpu" and goal.artifact is None:
+        goal.artifact = _artifact(subject, goal)
+    if level == "gpu":
+        tensors = clone(tensors, "cuda")
+    stages = goal.for_layout(tensors)
+    graph = written_graph(stages)
+    refuse_zeros(graph, tensors)
+    if _no_rows(graph, tensors):
+        return _zero_rows(goal, graph, tensors, constants, level, case)
+    question = _question(goal, stages, graph, constants, level, seed)
+    compared, notes, located = compare(question, tensors)
+    return Report(goal.name, level, compared, notes, case, located)
 
 
-def check(question: Question, tensors: Mapping[str, Tensor]) -> tuple[tuple[Compared, ...], tuple[str, ...], Difference | None]:
-    """(everything compared, notes, the first wrong value where a second check build found it). The tensors stay as they are."""
-    findings = Findings()
+def _artifact(subject: Any, goal: Target) -> Any:
+    from ..api import make_artifact
+    return make_artifact(goal.fn, goal.stages, goal.example, goal.dynamic_shapes, (), None)
+
+
+def _question(goal: Target, stages: Any, graph: Graph, constants: Mapping[str, Any], level: str, seed: int) -> Question:
+    final = stages.need("graph")
+    place = goal.layouts.index(stages) if stages in goal.layouts else -1
+
+    def check_build(probed: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        ready = folded(probed)
+        key = ("check", place, len(probed.nodes))
+        if level == "graph":
+            return interpreted(ready, tensors)
+        return run_as_kernel(goal, ready, tensors, key) if level == "kernel" else run_on_device(goal, stages, ready, tensors, key)
+
+    def run(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        if level == "graph":
+            return interpreted(final, tensors)
+        if level == "kernel":
+            return run_as_kernel(goal, final, tensors, ("production", place))
+        return production(goal, final, constants, tensors)
+
+    return Question(goal.name, graph, eager(goal, graph, constants), check_build, run, seed)
+
+
+def refuse_zeros(graph: Graph, tensors: Mapping[str, Tensor]) -> None:
+    """FusecError where every floating input holds nothing but zeros: any kernel, or none, would pass."""
+    floats = [t for n, t in tensors.items() if t.is_floating_point() and t.numel()]
+    if floats and not any(bool((t.to(torch.float32) != 0).any()) for t in floats):
+        raise FusecError(f"{graph.name}: all floating inputs are zero, so a check would prove nothing",
+                         hint="pass data of realistic scale, such as torch.randn")
+
+
+def _no_rows(graph: Graph, tensors: Mapping[str, Tensor]) -> bool:
+    known = sizes(graph.arguments, tensors)
+    return graph.rows is not None and known.get(graph.rows) == 0
+
+
+def _zero_rows(goal: Target, graph: Graph, tensors: dict[str, Tensor], constants: Mapping[str, Any], level: str, case: str) -> Report:
+    """Without rows nothing runs: outputs have the shapes and dtypes that eager gives them, and nothing changes."""
+    question = Question(goal.name, graph, eager(goal, graph, constants), None, None)
     scene = Scene(question, tensors)
-    if question.eager is not None:
-        after = scene.run(question.eager)
-        scene.as_production("the function in eager mode", after, findings)
-    checked, located = None, None
-    if question.check_build is not None:
-        checked, located = _check_build(scene, findings)
-    if question.production is not None:
-        scene.as_production("production build", scene.run(question.production), findings, checked)
-    return tuple(findings.compared), tuple(findings.notes), located
+    known = sizes(graph.arguments, tensors)
+    assert question.eager is not None
+    found, compared = scene.run(question.eager), []
+    made = _called(goal, scene, constants) if level == "gpu" else {}
+    for output in graph.fresh:
+        wanted = tuple(found[output.name].shape), found[output.name].dtype
+        given = {"the graph": (shape_of(output, known), _dtype(output.dtype))}
+        if output.name in made:
+            given["production build"] = tuple(made[output.name].shape), made[output.name].dtype
+        for where, what in given.items():
+            ok = what == wanted
+            wrong = None if ok else Difference(output.name, Loc(), None, (), float("nan"), float("nan"), float("inf"),
+                                               f"shape and dtype {what}, eager {wanted}", where)
+            compared.append(Compared(output.name, Loc(), where, "shape and dtype as in eager mode", 1, int(not ok), wrong, wrong, ok))
+    findings: list[Compared] = []
+    for where, after in (("the function in eager mode", found), *((("production build", made),) if made else ())):
+        findings += scene.untouched(where, {**scene.base, **after})
+    return Report(goal.name, level, (*compared, *findings), ("no rows: nothing is launched",), case)
 
 
-def _check_build(scene: "Scene", findings: Findings) -> tuple[dict[str, Tensor] | None, Difference | None]:
-    """The check build against the model; gives what it left in each tensor, if it is right."""
-    graph, execute = scene.question.graph, scene.question.check_build
-    assert execute is not None
-    try:
-        after = scene.run(lambda t: execute(with_probes(graph), t))
-    except FusecError as refusal:
-        findings.note(f"no check build, so roundings are compared in the production build only: {refusal.message}")
-        return None, None
-    expected = scene.model_from(after, roundings(graph))
-    before = len(findings.compared)
-    scene.as_check_build("check build", after, expected, roundings(graph), findings)
-    if all(c.ok for c in findings.compared[before:]):
-        return after, None
-    return None, _locate(scene, execute, findings)
+def _called(goal: Target, scene: Scene, constants: Mapping[str, Any]) -> dict[str, Tensor]:
+    from .target import leaves
+    mine = clone(scene.base)
+    flat = leaves(goal.artifact(**{**constants, **mine}))
+    torch.cuda.synchronize()
+    return {**mine, **{n: t for n, t in zip(scene.graph.outputs, flat) if not n.startswith("=")}}
 
 
-def _locate(scene: "Scene", execute: Execute, findings: Findings) -> Difference | None:
-    """The first wrong value of a build that stores every value."""
-    graph = scene.question.graph
-    nodes, inner = every_value(graph), Findings()
-    try:
-        after = scene.run(lambda t: execute(with_probes(graph, nodes), t))
-    except (FusecError, InternalError) as refusal:
-        findings.note(f"no build that stores every value: {type(refusal).__name__}")
-        return None
-    scene.as_check_build("build with every value", after, scene.model_from(after, nodes), nodes, inner)
-    return next((c.first for c in inner.compared if not c.ok), None)
+def _dtype(short: str) -> torch.dtype:
+    from ..ir.reference import TORCH_DTYPE
+    return TORCH_DTYPE[short]
 
 
-class Scene:
-    """The arguments of a check as every run gets them: copies with all bytes that the call does not touch made random."""
-
-    def __init__(self, question: Question, tensors: Mapping[str, Tensor]) -> None:
-        self.question, self.graph = question, question.graph
-        names = {a.name for a in self.graph.arguments}
-        self.base = clone({n: t for n, t in tensors.items() if n in names})
-        self.known = sizes(self.graph.arguments, self.base)
-        self.touched: Touched = touched(self.graph, self.base)
-        for storage, (keep, _) in self.touched.bytes.items():
-            scramble(storage_of(self.base, storage), keep, question.seed)
-        self._free: dict[str, Tensor] | None = None
-        self._reach: dict[str, Tensor] | None = None
-
-    @property
-    def stored(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(n.op.tensor for n in self.graph.nodes if isinstance(n.op, Store)))
-
-    def run(self, execute: Run) -> dict[str, Tensor]:
-        """Every tensor after a run on a copy: arguments and fresh outputs by name."""
-        mine = clone(self.base)
-        return {**mine, **execute(mine)}
-
-    def free(self) -> dict[str, Tensor]:
-        """The model with its own roundings."""
-        if self._free is None:
-            self._free = self.run(lambda t: model(self.graph, t))
-        return self._free
-
-    def model_from(self, after: Mapping[str, Tensor], nodes: tuple[Node, ...]) -> dict[str, Tensor]:
-        """The model that goes on, at each of the nodes, from the value that a check build stored."""
-        given = {GIVEN + p.value: after[p.tensor].to(TORCH_DTYPE[self.graph.table[p.value].dtype]) for p in probes(self.graph, nodes)}
-        return self.run(lambda t: model(with_given(self.graph, nodes), {**t, **given}))
-
-    def reach(self, tensor: str) -> Tensor:
-        """How far each element may be from the free model's beyond the fp32 tolerance."""
-        if self._reach is None:
-            graph, names = reach(self.graph, RTOL, ATOL)
-            zeros = {BOUND + n: torch.zeros(self._shape(n), device=device_of(self.base)) for n in names}
-            self.run(lambda t: interpreted(graph, {**t, **zeros}, "f64"))
-            self._reach = {n: zeros[BOUND + n] for n in names}
-        found = self._reach.get(tensor)
-        return torch.zeros(self._shape(tensor), device=device_of(self.base)) if found is None else found
-
-    def _shape(self, tensor: str) -> tuple[int, ...]:
-        return shape_of(self.graph.tensors[tensor], self.known)
-
-    # ---- comparisons
-
-    def subject(self, tensor: str, where: str) -> Subject:
-        """A tensor that the graph stores to, as the report names it."""
-        last = [n for n in self.graph.nodes if isinstance(n.op, Store) and n.op.tensor == tensor][-1]
-        value = self.graph.table[last.op.arg.value]  # type: ignore[union-attr]
-        table: list[tuple[Tensor, Tensor | None]] = []
-
-        def place(at: tuple[int, ...]) -> tuple[str, Loc, int | None]:
-            if not table:
-                table.append(attribute(self.graph, tensor, clone(self.base), self._shape(tensor)))
-            which, rows = table[0]
-            node = self.graph.nodes[int(which[at])] if int(which[at]) >= 0 else value
-            row = None if rows is None or int(rows[at]) < 0 else int(rows[at])
-            return (tensor if tensor == node.name else f"{tensor} ({node.name})"), node.loc, row
-
-        return Subject(tensor, value.loc or last.loc, _dims(last), where, None, place)
-
-    def as_production(self, where: str, after: Mapping[str, Tensor], findings: Findings,
-                      checked: Mapping[str, Tensor] | None = None) -> None:
-        """A run without probes against the model."""
-        expected = self.free()
-        for tensor in self.stored:
-            if tensor not in after:
-                continue
-            subject, mask = self.subject(tensor, where), self.touched.masks[tensor]
-            kernel, right = after[tensor], expected[tensor]
-            if self.graph.tensors[tensor].dtype not in FLOATS:
-                findings.compared.append(exactly(subject, kernel, right))
-                continue
-            if not self._moved(subject, kernel, right, mask, findings):
-                continue
-            known = mask != COMPUTED
-            if checked is not None:
-                known = known | (kernel == checked[tensor]) | (kernel.isnan() & checked[tensor].isnan())
-            findings.compared.append(as_production(subject, kernel, right, lambda t=tensor: self.reach(t), known))
-        self._untouched(where, after, findings)
-
-    def as_check_build(self, where: str, after: Mapping[str, Tensor], expected: Mapping[str, Tensor], nodes: tuple[Node, ...],
-                       findings: Findings) -> None:
-        """A run with probes at `nodes` against the model that went on from their values, in the order of the graph."""
-        probed = {p.value: p for p in probes(self.graph, nodes)}
-        for node in self.graph.nodes:
-            if node.name in probed:
-                self._probe(node, probed[node.name].tensor, where, after, expected, findings)
-            if isinstance(node.op, Store):
-                self._stored(node.op.tensor, where, after, expected, findings)
-        self._untouched(where, after, findings)
-
-    def _probe(self, node: Node, tensor: str, where: str, after: Mapping[str, Tensor], expected: Mapping[str, Tensor],
-               findings: Findings) -> None:
-        axes = next(p.axes for p in probes(self.graph, (node,)))
-        row = next((i for i, a in enumerate(axes) if str(a.extent) == self.graph.rows), None)
-        subject = Subject(node.name, node.loc, tuple(a.name for a in axes) or ("",), where, row)
-        kernel, right = after[tensor], expected[tensor]
-        findings.compared.append(within_tolerance(subject, kernel, right) if node.dtype == "f32" else
-                                 rounded_within_one_ulp(subject, kernel, right, TORCH_DTYPE[node.dtype]))
-
-    def _stored(self, tensor: str, where: str, after: Mapping[str, Tensor], expected: Mapping[str, Tensor], findings: Findings) -> None:
-        subject, kernel, right = self.subject(tensor, where), after[tensor], expected[tensor]
-        dtype = self.graph.tensors[tensor].dtype
-        if dtype not in FLOATS:
-            findings.compared.append(exactly(subject, kernel, right))
-            return
-        mask = self.touched.masks[tensor]
-        if not self._moved(subject, kernel, right, mask, findings):
-            return
-        ours = torch.where(mask == COMPUTED, kernel, right.to(kernel.dtype))
-        rule = within_tolerance if dtype == "f32" else within_one_ulp
-        findings.compared.append(rule(subject, ours, right))
-
-    def _moved(self, subject: Subject, kernel: Tensor, right: Tensor, mask: Tensor, findings: Findings) -> bool:
-        """Compare what is only moved; whether there is anything else to compare."""
-        same = kernel.shape == right.shape
-        if bool((mask == MOVED).any()):
-            findings.compared.append(exactly(subject, kernel, right, mask == MOVED if same else None))
-        return not same or bool((mask != MOVED).any())
-
-    def _untouched(self, where: str, after: Mapping[str, Tensor], findings: Findings) -> None:
-        """Bytes of the mutated arguments' storages that no live row owns."""
-        for storage, (_, owned) in self.touched.bytes.items():
-            names = [n for n, t in self.base.items() if key(t) == storage and n in self.graph.mutated]
-            before, now = raw(self.base[names[0]]), raw(after[names[0]])
-            at = changed(before, now, owned)
-            found = None
-            if at is not None:
-                found = self._byte(names[0], at, before, now, where)
-            rule = "untouched bytes bit-identical"
-            name = f"storage of {', '.join(names)}"
-            findings.compared.append(Compared(name, Loc(), where, rule, before.numel(), int(at is not None), found, found, at is None))
-
-    def _byte(self, tensor: str, at: int, before: Tensor, now: Tensor, where: str) -> Difference:
-        store = [n for n in self.graph.nodes if isinstance(n.op, Store) and n.op.tensor == tensor][-1]
-        where = f"{where}; {_element(self.base[tensor], at)}"
-        return Difference(tensor, store.loc, None, (("byte", at),), int(now[at]), int(before[at]), float("inf"),
-                          "a byte that no live row owns", where)
+def check_file_cases(fn: Any, level: str = "graph", rows: tuple[int, ...] = (0, 1, 2, 5), *, arch: str | None = None,
+                     sizes: Mapping[str, Any] | None = None) -> list[Report]:
+    """A report per case that a decorated function with example inputs has to pass: several numbers of rows, unaligned rows, and where
+    it is paged other pools, permuted and spaced slots, pools interleaved in pages. sizes: passed to the example."""
+    from .cases import variants
+    from .facts import facts
+    check_level(level)
+    example = fn.inputs(**(sizes or {}))
+    goal = target(fn, example, example, arch)
+    known = facts(written_graph(goal.stages))
+    return [check(goal, make(), level=level, case=name) for name, make in variants(known, example, rows)]
 
 
-def storage_of(tensors: Mapping[str, Tensor], storage: int) -> Tensor:
-    return raw(next(t for t in tensors.values() if key(t) == storage))
-
-
-def _element(t: Tensor, byte: int) -> str:
-    """Which element of a strided tensor a byte of its storage belongs to, in words."""
-    at, rest = byte // t.element_size() - t.storage_offset(), []
-    order = sorted(range(t.dim()), key=lambda d: -t.stride(d))
-    for dim in order:
-        step = t.stride(dim)
-        digit = at // step if step else 0
-        if not 0 <= digit < t.shape[dim]:
-            return "in a gap between its elements"
-        at -= digit * step
-        rest.append((dim, digit))
-    if at:
-        return "in a gap between its elements"
-    return f"element [{', '.join(str(i) for _, i in sorted(rest))}]"
-
-
-def _dims(store: Node) -> tuple[str, ...]:
-    assert isinstance(store.op, Store)
-    out = []
-    for i, dim in enumerate(store.op.index):
-        source = dim[0].source if len(dim) == 1 else None
-        out.append(source.axis or f"dim{i}" if isinstance(source, Index) else f"dim{i}")
-    return tuple(out)
+__all__ = ["check", "check_file_cases"]

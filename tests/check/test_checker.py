@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fusec.check.checker import Question, check
+from fusec.check.method import Question, check
 from fusec.check.levels import interpreted
 from fusec.check.report import Report
 from fusec.ir.axis import Axis

@@ -1,0 +1,208 @@
+"""What is checked: the function, its graph before and after folding for the layout of a call, and how to run it at each level."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError, CaptureError, FusecError
+from ..ir.graph import Graph
+from ..ir.interpret_kernel import run_kernel
+from ..ir.kernel import KernelSpec
+from ..passes.pipeline import Stages
+from .levels import interpreted, poisoned
+
+DEFAULT_ARCH = "sm_90a"
+WATCHED = 1 << 22
+"""Elements up to which the kernel interpreter watches for races: it keeps several numbers for each."""
+
+
+@dataclass(slots=True)
+class Target:
+    """fn: the plain function. example: tensors and constants it was captured from. artifact: the compiled form, where there is one.
+
+    `layouts` keeps what was captured for other strides.
+    """
+
+    fn: Callable[..., Any]
+    example: dict[str, Any]
+    stages: Stages
+    dynamic_shapes: Any = None
+    artifact: Any = None
+    arch: str = DEFAULT_ARCH
+    layouts: list[Stages] = field(default_factory=list)
+    built: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.stages.need("graph").name
+
+    def for_layout(self, named: Mapping[str, Tensor]) -> Stages:
+        """The stages whose strides fit; captured anew where none do. Raises ArgumentError where shapes or dtypes do not fit."""
+        from ..api import stand_ins
+        from ..runtime import contract
+        for stages in (self.stages, *self.layouts):
+            try:
+                contract.check_shapes(stages.need("graph").arguments, named, {})
+                return stages
+            except contract.LayoutError:
+                continue
+        example = {n: t for n, t in self.example.items() if isinstance(t, Tensor)}
+        given = {**self.example, **stand_ins(self.stages.need("graph"), named, example)}
+        self.layouts.append(_captured(self.fn, given, self.dynamic_shapes, self.stages.numerics))
+        return self.layouts[-1]
+
+
+def target(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_inputs: Any = None, arch: str | None = None) -> Target:
+    """The target that a function, a decorated one or an artifact stands for, captured from the example inputs (by default: from the
+    artifact's, else from `inputs`, else from the function's own example)."""
+    from ..api import Fused, bind_example, stand_ins
+    from ..runtime.artifact import Artifact
+    if isinstance(subject, Target):
+        return subject
+    if not callable(subject):
+        raise FusecError(f"check: expected a function or an artifact, found {subject!r}")
+    fn = subject.reference if isinstance(subject, (Fused, Artifact)) else subject
+    dynamic = getattr(subject, "dynamic_shapes", None)
+    numerics = subject.numerics if isinstance(subject, Fused) else "default"
+    if isinstance(subject, Artifact):
+        numerics = subject.kernels[0].numerics if subject.kernels else numerics
+        example = {**subject.example, **subject.constants}
+        example = {n: example[n] for n in bind_example(fn, example)}
+        first = arch or (subject.archs[0] if subject.archs else None) or DEFAULT_ARCH
+        return Target(fn, example, _captured(fn, example, dynamic, numerics), dynamic, subject, first)
+    example = bind_example(fn, inputs if example_inputs is None else example_inputs)
+    tensors = {n: t for n, t in example.items() if isinstance(t, Tensor)}
+    try:
+        stages = _captured(fn, {**example, **stand_ins(None, tensors, {})}, dynamic, numerics)
+    except CaptureError:
+        if example_inputs is not None or getattr(subject, "example", None) is None:
+            raise
+        example = subject.inputs()
+        stages = _captured(fn, example, dynamic, numerics)
+    return Target(fn, example, stages, dynamic, None, arch or DEFAULT_ARCH)
+
+
+def _captured(fn: Callable[..., Any], example: Mapping[str, Any], dynamic_shapes: Any, numerics: str) -> Stages:
+    from ..api import capture_graph
+    return capture_graph(fn, example, dynamic_shapes, numerics)
+
+
+def written_graph(stages: Stages) -> Graph:
+    """The graph as the function is written, before anything is folded: what the model is made from."""
+    from ..passes.axes import assign_axes
+    from ..passes.simplify_tensors import simplify_tensors
+    return replace(assign_axes(simplify_tensors(stages.need("captured"))), numerics=stages.numerics)
+
+
+def folded(graph: Graph) -> Graph:
+    """A graph as it goes into scheduling."""
+    from ..ir.verify import verify
+    from ..passes.front import GRAPH_PASSES
+    for name, run in GRAPH_PASSES:
+        graph = verify(run(graph), name)
+    return graph
+
+
+# ---- running ------------------------------------------------------------------------------------------------------------------------
+
+
+def eager(target: Target, graph: Graph, constants: Mapping[str, Any]) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    """The function itself; its outputs by the names that the graph gives them."""
+    def run(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        with torch.no_grad():
+            found = target.fn(**{**constants, **tensors})
+        flat = leaves(found)
+        if len(flat) != len(graph.outputs):
+            raise ArgumentError(f"{graph.name}: the function returns {len(flat)} tensors, the graph has {len(graph.outputs)}")
+        return {n: t for n, t in zip(graph.outputs, flat) if not n.startswith("=")}
+    return run
+
+
+def leaves(found: Any) -> list[Tensor]:
+    """The tensors of what a function returns, in order."""
+    if found is None:
+        return []
+    if isinstance(found, Tensor):
+        return [found]
+    return list(found.values()) if isinstance(found, dict) else list(found)
+
+
+def spec_for(target: Target, graph: Graph, tensors: Mapping[str, Tensor], key: Any) -> KernelSpec:
+    """The kernel of a folded graph that takes these tensors as they lie."""
+    from ..passes.back import to_kernel
+    from ..runtime import contract
+    alignment: dict[str, int] = {}
+    while True:
+        place = (key, tuple(sorted(alignment.items())))
+        if place not in target.built:
+            target.built[place] = to_kernel(graph, target.arch, alignment or None)[1]
+        spec = target.built[place]
+        poor = {}
+        for p in spec.parameters:
+            t = tensors[p.name]
+            free = [s is None for s in p.strides]
+            given = contract.alignment(t, free, 16) if t.numel() else 16
+            wants = max([p.align, *(d * t.element_size() for d, f in zip(p.divisible, free) if f)])
+            if given < wants and alignment.get(p.name, 16) > given:
+                poor[p.name] = given
+        if not poor:
+            return spec
+        alignment |= poor
+
+
+def run_as_kernel(target: Target, graph: Graph, tensors: Mapping[str, Tensor], key: Any) -> dict[str, Tensor]:
+    """The kernel of a folded graph, interpreted."""
+    out = poisoned(graph, tensors)
+    everything = {**tensors, **out}
+    size = max((t.untyped_storage().nbytes() // t.element_size() for t in everything.values()), default=0)
+    run_kernel(spec_for(target, graph, everything, key), everything, check_races=size <= WATCHED)
+    return out
+
+
+def run_on_device(target: Target, stages: Stages, graph: Graph, tensors: Mapping[str, Tensor], key: Any) -> dict[str, Tensor]:
+    """The kernel of a folded graph, built and launched on the device of the tensors."""
+    from ..compiler import kernels
+    from ..runtime.artifact import device_arch
+    device = next(t.device for t in tensors.values())
+    out = poisoned(graph, tensors)
+    everything = {**tensors, **out}
+    begin = Stages(None, "", stages.numerics, {}, graph)
+    alignment: dict[str, int] = {}
+    while True:
+        place = (key, "device", tuple(sorted(alignment.items())))
+        if place not in target.built:
+            target.built[place] = kernels(begin, (device_arch(device),), alignment)[0]
+        kernel = target.built[place]
+        poor = kernel.takes(everything)
+        if not poor:
+            break
+        alignment |= poor
+    kernel.loaded(*[everything[p.name] for p in kernel.parameters])
+    torch.cuda.synchronize(device)
+    return out
+
+
+def production(target: Target, graph: Graph, constants: Mapping[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A call as a user makes it, into poisoned outputs."""
+    out = poisoned(graph, tensors)
+    names = graph.outputs
+    given = [tensors[n[1:]] if n.startswith("=") else out[n] for n in names]
+    if graph.structure == "none" or not names:
+        target.artifact(**{**constants, **tensors})
+    else:
+        packed: Any = given
+        if graph.structure.startswith("dict:"):
+            packed = dict(zip(graph.structure.removeprefix("dict:").split(","), given))
+        elif graph.structure == "tensor":
+            packed = given[0]
+        target.artifact(out=packed, **{**constants, **tensors})
+    torch.cuda.synchronize()
+    return out
+
+
+__all__ = ["Target", "eager", "folded", "interpreted", "leaves", "production", "run_as_kernel", "run_on_device", "target",
+           "written_graph"]
