@@ -17,8 +17,8 @@ class Target:
     """One architecture. Bytes; `stream_tb_s`: TB/s of a measured in-place stream, None where none was measured."""
 
     name: str
-    smem_block: int
-    smem_sm: int
+    smem_per_block: int
+    smem_per_sm: int
     registers_sm: int
     threads_sm: int
     multiprocessors: int
@@ -41,7 +41,7 @@ class Target:
 
     def carveout(self, blocks: int, smem: int) -> int:
         """The percentage of a multiprocessor's unified memory that `blocks` blocks of `smem` bytes need as shared memory."""
-        return min(100, -(-100 * blocks * (smem + self.smem_reserved) // self.smem_sm))
+        return min(100, -(-100 * blocks * (smem + self.smem_reserved) // self.smem_per_sm))
 
 
 TARGETS = {t.name: t for t in (
@@ -63,6 +63,10 @@ def parse(name: str) -> Target:
     return found
 
 
-def capability(major: int, minor: int) -> Target:
-    """The target of a device's compute capability; TargetError for one without."""
-    return parse(f"sm_{major}{minor}a")
+def of_capability(major: int, minor: int, device: str = "") -> str:
+    """The architecture of a device of that compute capability, by name; TargetError, naming the device, for one fusec has no target for."""
+    name = f"sm_{major}{minor}a"
+    if name not in TARGETS:
+        where = f" ({device})" if device else ""
+        raise TargetError(f"no architecture for compute capability {major}.{minor}{where}; known: {', '.join(TARGETS)}")
+    return name
