@@ -55,10 +55,19 @@ def symbol_sizes(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, int]:
         if len(given) != len(argument.shape):
             raise ArgumentError(f"{argument.name}: expected {len(argument.shape)} dims, got {len(given)}")
         for want, have in zip(argument.shape, given):
-            known = sizes.setdefault(str(want), have) if isinstance(want, sympy.Symbol) else want
-            if isinstance(known, int) and known != have:
-                raise ArgumentError(f"{argument.name}: expected {argument.shape}, got {given}")
+            if not _agrees(want, have, sizes):
+                raise ArgumentError(f"{argument.name}: expected [{', '.join(map(str, argument.shape))}], got {list(given)}")
     return sizes
+
+
+def _agrees(want: Extent | sympy.Expr, have: int, sizes: dict[str, int]) -> bool:
+    """Whether a size fits; a symbol not seen before, or an int times one, takes its value from it."""
+    if isinstance(want, int):
+        return want == have
+    factor, rest = want.as_coeff_Mul()
+    if isinstance(rest, sympy.Symbol) and factor.is_Integer:
+        return have % int(factor) == 0 and sizes.setdefault(str(rest), have // int(factor)) == have // int(factor)
+    return all(str(s) in sizes for s in want.free_symbols) and int(want.subs({s: sizes[str(s)] for s in want.free_symbols})) == have
 
 
 class _Run:

@@ -24,7 +24,7 @@ def assign_axes(tensor_graph: TensorGraph) -> g.Graph:
     """
     model = Model(tensor_graph)
     arguments = frozenset(a.name for a in tensor_graph.arguments)
-    returned = [o for o in tensor_graph.outputs if not o.startswith("=")]
+    returned = [o for o in tensor_graph.outputs if o[0] not in "=!"]  # Not an argument itself, not a constant.
     table = tensor_graph.table
     stems = ["out"] if len(returned) == 1 else [f"out{i}" for i in range(len(returned))]
     fresh = fresh_tensors(tuple((stem, table[o].shape, table[o].dtype) for stem, o in zip(stems, returned)), arguments)
@@ -37,7 +37,7 @@ def assign_axes(tensor_graph: TensorGraph) -> g.Graph:
     nodes = _emit(model, live, writes, axes, names)
     outputs = iter(fresh)
     return g.Graph(tensor_graph.name, tuple(axes.axes.values()), tensor_graph.arguments, fresh, nodes,
-                   tuple(o if o.startswith("=") else next(outputs).name for o in tensor_graph.outputs),
+                   tuple(o if o[0] in "=!" else next(outputs).name for o in tensor_graph.outputs),
                    tensor_graph.structure, tensor_graph.rows)
 
 

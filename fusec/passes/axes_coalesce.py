@@ -109,6 +109,9 @@ class AxisTable:
         self.hints = _hints(model, classes)
         self.axes: dict[int, Axis] = {}
 
+    def named(self, name: str) -> Axis:
+        return next(a for a in self.axes.values() if a.name == name)
+
     def of(self, leaf: int) -> Axis:
         root = self.classes.find(leaf)
         if root not in self.axes:

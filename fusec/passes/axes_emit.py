@@ -4,7 +4,6 @@ A coordinate is followed from an atom of the root, hop by hop, to the axes of th
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Union
 
 from ..errors import FusionError, InternalError, Loc
@@ -13,17 +12,10 @@ from ..ir.axis import Axis
 from ..ir.scalar import Lit
 from ..ir.tensor import Contract, Fill, Input, Iota, Join, Map, Reduce, TensorNode
 from .axes_coalesce import AxisTable
+from .axes_index import Picked, index_digit
 from .axes_joins import emit_join
-from .axes_model import Hop, Model, Pick, Value, Write
+from .axes_model import Hop, Model, Value, Write
 from .names import Names
-
-
-@dataclass(frozen=True, slots=True)
-class Picked:
-    """A coordinate that an index value gives; `rest` are the hops from the picking view to the reader."""
-
-    pick: Pick
-    rest: tuple[Hop, ...]
 
 
 Coordinate = Union[g.Index, Picked]
@@ -51,9 +43,7 @@ class Emitter:
         offset = 0
         for i, hop in enumerate(hops):
             if hop.pick is not None and hop.pick.atom is not None and leaf in self.model.atoms.leaves(hop.pick.atom):
-                if len(self.model.atoms.leaves(hop.pick.atom)) > 1:
-                    raise FusionError("an index picks from several dims viewed as one", loc, "index each dim by itself")
-                return Picked(hop.pick, tuple(hops[i + 1:]))
+                return Picked(hop.pick, tuple(hops[i + 1:]), leaf)
             sub = next((s for link in hop.links for s in link.subs if s[0] == leaf), None)
             if sub is None:
                 raise InternalError("a dim of a value is lost on the way to its reader", loc.short)
@@ -72,7 +62,7 @@ class Emitter:
             return self._steps(atoms.leaves(atom), hops, loc)
         hop = hops[0]
         if hop.pick is not None and hop.pick.atom is not None and atoms.find(hop.pick.atom) == atoms.find(atom):
-            return [(Picked(hop.pick, tuple(hops[1:])), 1)]
+            return [(Picked(hop.pick, tuple(hops[1:]), None), 1)]
         link = next((k for k in hop.links if k.whole == atom), None)
         if link is not None and link.broken:
             below = self.digits(link.part, hops[1:], loc) if len(hops) > 1 else self._steps(atoms.leaves(link.part), [], loc)
@@ -96,7 +86,7 @@ class Emitter:
         constant = 0
         for coordinate, step in self.digits(atom, hops, loc):
             if isinstance(coordinate, Picked):
-                digits.append(g.Digit(self.value_ref(coordinate.pick.index, coordinate.pick.hop, coordinate.rest, loc), step))
+                digits.append(g.Digit(index_digit(self, coordinate, loc), step))
             elif coordinate.axis is None:
                 constant += coordinate.offset * step
             else:

@@ -18,7 +18,7 @@ def simplify_tensors(graph: TensorGraph) -> TensorGraph:
         rewriter.visit(node)
     new = replace(graph, nodes=tuple(rewriter.nodes.values()),
                   mutations=tuple((a, rewriter.name(v)) for a, v in graph.mutations),
-                  outputs=tuple(o if o.startswith("=") else rewriter.name(o) for o in graph.outputs))
+                  outputs=tuple(o if o[0] in "=!" else rewriter.name(o) for o in graph.outputs))
     return drop_dead(new)
 
 
@@ -38,7 +38,7 @@ def operand_names(op: TensorOp) -> list[str]:
 def drop_dead(graph: TensorGraph) -> TensorGraph:
     """Only what a mutation or an output needs."""
     table, live = graph.table, set[str]()
-    stack = [v for _, v in graph.mutations] + [o for o in graph.outputs if not o.startswith("=")]
+    stack = [v for _, v in graph.mutations] + [o for o in graph.outputs if o[0] not in "=!"]
     while stack:
         name = stack.pop()
         if name not in live:
