@@ -38,18 +38,23 @@ class Coordinates:
         return name
 
     def launch(self) -> Launch:
-        """Block indices: the first grid axis on x, all others on y, outermost first. Defines one variable per grid axis."""
+        """Blocks on x, neighbours first along the last grid axis: neighbouring blocks then read neighbouring memory.
+
+        A second axis of run-time size goes on y. Defines one variable per grid axis.
+        """
         axes = self.placed.grid.axes
-        if not axes:
-            return Launch(((1,), (1,), (1,)), self.placed.threads)
-        self.lets.append(Let(self.grid_name(axes[0][0]), var("block_x")))
+        first = [(n, b) for n, b, _ in axes if isinstance(b, str)][:1] + [(n, b) for n, b, _ in axes if isinstance(b, int)]
+        second = [(n, b) for n, b, _ in axes if isinstance(b, str)][1:]
         step = 1
-        for i, (name, blocks, _) in reversed(list(enumerate(axes[1:]))):
-            assert isinstance(blocks, int)
-            self.lets.append(Let(self.grid_name(name), var("block_y") if len(axes) == 2 else
-                                 Digit("block_y", step, 0 if i == 0 else blocks)))
-            step *= blocks
-        return Launch(((axes[0][1],), tuple(b for _, b, _ in axes[1:]) or (1,), (1,)), self.placed.threads)
+        for i, (name, blocks) in reversed(list(enumerate(first))):
+            whole = len(first) == 1
+            value = var("block_x") if whole else Digit("block_x", step, 0 if i == 0 else int(blocks))
+            self.lets.append(Let(self.grid_name(name), value))
+            step *= 1 if isinstance(blocks, str) else blocks
+        for name, _ in second:
+            self.lets.append(Let(self.grid_name(name), var("block_y")))
+        return Launch((tuple(b for _, b in first) or (1,), tuple(b for _, b in second) or (1,), (1,)), self.placed.threads,
+                      self.placed.min_blocks)
 
     def grid_name(self, axis: str) -> str:
         """The variable of a block's place along a grid axis."""

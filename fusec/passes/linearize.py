@@ -1,4 +1,5 @@
-"""After this pass the kernel is a list of statements: per level the loads, then what can be computed, exchanges, stores last.
+"""After this pass the kernel is a list of statements: per level the loads, what can be computed, exchanges, then the resident loads
+and the stores. The resident loads come last before the barrier: whoever waits for a small load must not queue behind them.
 
 A unit is one piece of work of a node (a load, an elementwise op, the three steps of a reduction, a write to or a read from shared
 memory, a store). Ready units are taken by kind, then so that neighbours share a region and a register loop.
@@ -15,7 +16,7 @@ from .emit import Emitter, Piece
 from .levels import Levels
 from .place import Placement, Problem
 
-INDEX, LOAD, READ, COMPUTE, LANES, WRITE, STORE = range(7)
+INDEX, LOAD, READ, COMPUTE, LANES, WRITE, RESIDENT, STORE = range(8)
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class _Planner:
             if all(ref is not r for r in operands(node.op)):
                 needs.add(self._index(ref.value))
         if isinstance(node.op, Load):
-            kind = INDEX if index_only or not self.problem.axes(node) and self._feeds_index(node.name) else LOAD
+            kind = INDEX if index_only or not self.problem.axes(node) and self._feeds_index(node.name) else self._load_kind(node)
             self.add(node.name, kind, level, layout, needs, lambda: self.emitter.load(node))
         elif isinstance(node.op, Store):
             self.add(node.name, STORE, level, layout, needs, lambda: self.emitter.store(node))
@@ -72,6 +73,12 @@ class _Planner:
         if node.name in self.levels.exchanged:
             self.add(f"{node.name}!write", WRITE, self.levels.ready[node.name], self.placed.result(node), {node.name},
                      lambda: self.emitter.write(node))
+
+    def _load_kind(self, node: Node) -> int:
+        """RESIDENT for a load of the anchor's domain while other regions still have work to hand over, else LOAD."""
+        anchor = self.problem.table[self.placed.anchor]
+        same = self.problem.spread(self.problem.domain(node)) == self.problem.spread(self.problem.domain(anchor))
+        return RESIDENT if same and self.levels.exchanged else LOAD
 
     def _feeds_index(self, name: str) -> bool:
         for reader in self.graph.readers(name):
@@ -119,17 +126,16 @@ def linearize(problem: Problem, placed: Placement, levels: Levels, emitter: Emit
     pieces: list[Piece] = []
     done: set[str] = set()
     for level in range(max((u.level for u in units), default=0) + 1):
-        for unit in _order([u for u in units if u.level == level], done, placed, problem):
+        for unit in _order([u for u in units if u.level == level], done):
             pieces.append(unit.emit())
     return assemble(pieces)
 
 
-def _order(units: list[Unit], done: set[str], placed: Placement, problem: Problem) -> list[Unit]:
+def _order(units: list[Unit], done: set[str]) -> list[Unit]:
     """List scheduling within a level."""
     out: list[Unit] = []
     left = list(units)
     last: Unit | None = None
-    anchor = {a for a, _ in placed.layouts[placed.anchor].axes}
     while left:
         ready = [u for u in left if u.needs <= done]
         assert ready, [(u.name, u.needs - done) for u in left]
@@ -137,8 +143,7 @@ def _order(units: list[Unit], done: set[str], placed: Placement, problem: Proble
         def preference(u: Unit) -> tuple[object, ...]:
             near = last is not None and (u.layout.first, u.layout.count) == (last.layout.first, last.layout.count)
             same = near and last is not None and u.layout == last.layout
-            big = u.kind == LOAD and {a for a, _ in u.layout.axes} != anchor
-            return (u.kind, big, not near, not same, u.rank)
+            return (u.kind, not near, not same, u.rank)
         unit = min(ready, key=preference)
         left.remove(unit)
         done.add(unit.name)

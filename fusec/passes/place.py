@@ -6,21 +6,21 @@ a block must issue, for every admissible layout of the anchor.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from ..errors import ResourceError
 from ..ir.axis import Axis
 from ..ir.dtype import BYTES, NARROW
 from ..ir.geometry import crosses_warps, elements, in_registers, registers, thread_factors
-from ..ir.graph import Graph, Load, Map, Node, Reduce, Ref, Store, operands
+from ..ir.graph import Graph, Load, Map, Node, Reduce, Ref, Store, operands, refs
 from ..ir.plan import GRID, REG, THREAD, VEC, Factor, Layout
 from ..ir.scalar import cost
 from .choose_grid import Grid, strides
 
 MAX_THREADS = 512
 REGISTERS = 65536  # Of a multiprocessor, 32-bit each: cuda C++ programming guide, table of compute capabilities.
-OTHER_REGISTERS = 40  # Addresses, loop state and what the epilogue keeps.
+OTHER_REGISTERS = 30  # Addresses, loop state and what the epilogue keeps.
 BARRIER = 60  # Issue slots a barrier is worth.
 VECTOR_BYTES = 16
 
@@ -35,6 +35,7 @@ class Placement:
     layouts: dict[str, Layout]
     results: dict[str, Layout]
     cost: float = 0.0
+    min_blocks: int = 1
 
     def result(self, node: Node) -> Layout:
         """Where the value of a node lies."""
@@ -96,7 +97,7 @@ def _refuse(problem: Problem, anchor: Node) -> None:
     axes = problem.domain(anchor)
     need = 4 * prod(a.size for a in axes)
     tensor = anchor.op.tensor if isinstance(anchor.op, (Load, Store)) else anchor.name
-    limit = 4 * REGISTERS - 4 * OTHER_REGISTERS * MAX_THREADS
+    limit = max(4 * threads * (min(REGISTERS // threads, 255) - OTHER_REGISTERS) for threads in (128, 256, MAX_THREADS))
     shape = " x ".join(f"{a.name}={a.size}" for a in axes)
     raise ResourceError(f"a block must hold {need} bytes of {tensor} ({shape}) in registers, and at most {limit} fit",
                         anchor.loc, "a result that has one of these axes lets the grid split it; or use smaller heads")
@@ -205,18 +206,40 @@ def _groups(problem: Problem, layout: Layout) -> list[tuple[tuple[Axis, ...], li
         return x
 
     domains = {n.name: problem.spread(problem.domain(n)) for n in problem.graph.nodes}
+    after = _after(problem, frozenset(a for a, _ in layout.axes) - problem.held)
     for node in problem.graph.nodes:
         parent[node.name] = node.name
         for ref in operands(node.op):
             other = problem.table[ref.value]
             value = problem.spread(problem.axes(other))
-            if not any(a in value for a, _ in ref.bind) and domains[node.name] == domains[other.name]:
+            if not any(a in value for a, _ in ref.bind) and domains[node.name] == domains[other.name] \
+                    and (node.name in after) == (other.name in after):
                 parent[root(node.name)] = root(other.name)
     groups: dict[str, list[Node]] = {}
+    pinned = _indices(problem)
     for node in problem.graph.nodes:
-        groups.setdefault(root(node.name), []).append(node)
+        if node.name not in pinned:
+            groups.setdefault(root(node.name), []).append(node)
     anchor = frozenset(a for a, _ in layout.axes) - problem.held
     return [(_domain(problem, nodes), nodes) for nodes in groups.values() if domains[nodes[0].name] != anchor]
+
+
+def _indices(problem: Problem) -> frozenset[str]:
+    """Values that say where memory is accessed, and what they are made of: every thread makes them for itself."""
+    found: set[str] = set()
+    for node in reversed(problem.graph.nodes):
+        direct = {id(r) for r in operands(node.op)}
+        found |= {r.value for r in refs(node.op) if node.name in found or id(r) not in direct}
+    return frozenset(found)
+
+
+def _after(problem: Problem, anchor: frozenset[str]) -> frozenset[str]:
+    """Values that depend on the anchor's region: they can only be made when it is done, the others before or beside it."""
+    found: set[str] = set()
+    for node in problem.graph.nodes:
+        if problem.spread(problem.domain(node)) == anchor or any(r.value in found for r in operands(node.op)):
+            found.add(node.name)
+    return frozenset(found)
 
 
 def _domain(problem: Problem, nodes: list[Node]) -> tuple[Axis, ...]:
@@ -227,44 +250,45 @@ def _domain(problem: Problem, nodes: list[Node]) -> tuple[Axis, ...]:
 
 def _complete(problem: Problem, anchor: Node, layout: Layout, threads: int) -> Placement | None:
     names = {a for a, _ in layout.axes}
-    if elements(layout, tuple(a.name for a in problem.domain(anchor))) + OTHER_REGISTERS > min(REGISTERS // threads, 255):
-        return None
     layouts: dict[str, Layout] = {}
     for node in problem.graph.nodes:
         mine = tuple(a.name for a in problem.domain(node))
         if set(mine) <= names:
             layouts[node.name] = layout.project(mine)
-    cursor = 0
+    busy = [0.0] * (threads // 32)
     for axes, nodes in _groups(problem, layout):
         flat = _flat(problem, axes, nodes, threads)
-        if flat is None:
-            if nodes[0].name not in layouts:
-                return None
-            continue
         projected = layouts.get(nodes[0].name)
         if projected is not None and _group_cost(problem, nodes, projected, layout, threads) <= _group_cost(problem, nodes, flat, layout, threads):
             continue
-        flat, cursor = _shift(flat, cursor, threads)
+        flat = _shift(flat, busy, sum(node_cost(problem, n, flat) for n in nodes))
         layouts.update({n.name: flat.project(tuple(a.name for a in problem.domain(n))) for n in nodes})
-    results = _results(problem, layouts)
-    placed = Placement(anchor.name, threads, problem.grid, layouts, results)
-    return Placement(anchor.name, threads, problem.grid, layouts, results, block_cost(problem, placed))
-
-
-def _shift(flat: Layout, cursor: int, threads: int) -> tuple[Layout, int]:
-    """The flat layout on the next free threads, in whole warps, so that regions run side by side."""
-    need = -(-flat.count // 32) * 32
-    if need >= threads:
-        return Layout(flat.axes, 0, flat.count if flat.count < threads else 0), cursor
-    first = cursor if cursor + need <= threads else 0
-    return Layout(flat.axes, first, flat.count), (first + need) % threads
-
-
-def _flat(problem: Problem, axes: tuple[Axis, ...], nodes: list[Node], threads: int) -> Layout | None:
-    """One element of the domain per thread as far as threads go; reduced axes within a warp; None for a domain of one element."""
-    free = [a for a in axes if a.name not in problem.held]
-    if not free:
+    need = _live(problem, layouts) + OTHER_REGISTERS
+    if need > min(REGISTERS // threads, 255):
         return None
+    blocks = 2 if need <= REGISTERS // (2 * threads) else 1
+    placed = Placement(anchor.name, threads, problem.grid, layouts, _results(problem, layouts), 0.0, blocks)
+    return replace(placed, cost=block_cost(problem, placed))
+
+
+def _live(problem: Problem, layouts: dict[str, Layout]) -> int:
+    """Registers of a thread that hold loaded values at once: all loads of all threads are in flight together."""
+    return sum(elements(layouts[n.name], tuple(a.name for a in problem.domain(n)))
+               for n in problem.graph.nodes if isinstance(n.op, Load) and not layouts[n.name].count)
+
+
+def _shift(flat: Layout, busy: list[float], spent: float) -> Layout:
+    """The flat layout on the warps that have least to do, so that regions run side by side; `busy` is brought up to date."""
+    need = -(-flat.count // 32)
+    first = min(range(len(busy) - need + 1), key=lambda w: (max(busy[w:w + need]), w))
+    for warp in range(first, first + need):
+        busy[warp] += spent
+    return Layout(flat.axes, 32 * first, 0 if flat.count == 32 * len(busy) else flat.count)
+
+
+def _flat(problem: Problem, axes: tuple[Axis, ...], nodes: list[Node], threads: int) -> Layout:
+    """One element of the domain per thread as far as threads go; reduced axes within a warp; a domain of one element on one thread."""
+    free = [a for a in axes if a.name not in problem.held]
     reduced = {a.name for n in nodes if isinstance(n.op, Reduce) for a in problem.grid.local(n.op.axes)}
     order = _memory_order(problem, nodes, free)
     out: dict[str, list[Factor]] = {a.name: [Factor(REG, a.size)] for a in axes if a.name in problem.held}
@@ -389,27 +413,31 @@ def _edge_cost(problem: Problem, ref: Ref, producer: Layout, consumer: Layout) -
 
 
 def _group_cost(problem: Problem, nodes: list[Node], mine: Layout, anchor: Layout, threads: int) -> float:
-    """What a group costs a block under a layout, other groups being projections of the anchor."""
+    """What a group costs the warps of a block under a layout, other groups being projections of the anchor.
+
+    An exchange that waits for other computed values is a barrier of its own; one that only waits for loads shares the first.
+    """
     inside = {n.name for n in nodes}
-    total, barrier = 0.0, 0.0
-    share = (mine.count or threads) / threads
+    share = -(-(mine.count or threads) // 32) * 32 / threads
+    total, barrier = sum(node_cost(problem, n, mine) for n in nodes) * share, 0.0
+    waits = any(r.value not in inside and not isinstance(problem.table[r.value].op, Load) for n in nodes for r in operands(n.op))
     for node in nodes:
-        total += node_cost(problem, node, mine) * share
+        value = mine.project(tuple(a.name for a in problem.axes(node)))
         for ref in operands(node.op):
-            other = problem.table[ref.value]
-            names = tuple(a.name for a in problem.axes(other))
+            names = tuple(a.name for a in problem.axes(problem.table[ref.value]))
             if ref.value not in inside and all(anchor.has(a) for a in names):
                 spent = _edge_cost(problem, ref, anchor.project(names), mine) * share
-                total, barrier = total + spent, max(barrier, BARRIER / 4 if spent else 0.0)
-        value = mine.project(tuple(a.name for a in problem.axes(node)))
+                total, barrier = total + spent, max(barrier, BARRIER if spent else 0.0)
         for reader in problem.graph.readers(node.name):
             wanted = tuple(a.name for a in problem.domain(reader))
-            if reader.name not in inside and all(anchor.has(a) for a in wanted):
-                for ref in operands(reader.op):
-                    if ref.value == node.name:
-                        spent = _edge_cost(problem, ref, value, anchor.project(wanted))
-                        total, barrier = total + spent, max(barrier, BARRIER / 4 if spent else 0.0)
+            for ref in operands(reader.op) if reader.name not in inside and all(anchor.has(a) for a in wanted) else ():
+                spent = _edge_cost(problem, ref, value, anchor.project(wanted)) if ref.value == node.name else 0.0
+                total, barrier = total + spent, max(barrier, (BARRIER if waits else BARRIER / 8) if spent else 0.0)
     return total + barrier
+
+
+# Measured on one H200: two blocks of 512 threads per multiprocessor beat one by a fifth on a 64 KB state (docs/falsification.md).
+SINGLE_BLOCK = 1.2
 
 
 def block_cost(problem: Problem, placed: Placement) -> float:
@@ -417,9 +445,9 @@ def block_cost(problem: Problem, placed: Placement) -> float:
     total = 0.0
     for node in problem.graph.nodes:
         mine = placed.layouts[node.name]
-        share = (mine.count or placed.threads) / placed.threads
+        share = -(-(mine.count or placed.threads) // 32) * 32 / placed.threads
         total += node_cost(problem, node, mine) * share
         for ref in operands(node.op):
             total += _edge_cost(problem, ref, placed.result(problem.table[ref.value]), mine) * share
     warps = placed.threads / 32
-    return total * max(warps / 4, 2.0)
+    return total * max(warps / 4, 2.0) * (SINGLE_BLOCK if placed.min_blocks == 1 else 1.0)
