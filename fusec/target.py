@@ -64,7 +64,7 @@ def parse(name: str) -> Target:
 
 
 def of_capability(major: int, minor: int, device: str = "") -> str:
-    """The architecture of a device of that compute capability, by name; TargetError, naming the device, for one fusec has no target for."""
+    """The architecture of a device of that compute capability, by name; TargetError where fusec has none for it."""
     name = f"sm_{major}{minor}a"
     if name not in TARGETS:
         where = f" ({device})" if device else ""

@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import BuildError, InternalError
 from ..ir.kernel import KernelSpec, Parameter
 from ..target import parse
-from .resources import Resources, resources
+from .resources import resources
 from .spell import TYPES
 from .toolchain import INSTALL, check_toolchain
 
@@ -151,5 +151,3 @@ def _refused(error: Exception, source: str, spec: KernelSpec, arch: str, log: Pa
     tail = said.strip()[-1500:]
     return BuildError(message + (f"\n{tail}" if tail else ""), hint="a defect of fusec: please report it with this text")
 
-
-__all__ = ["BuildResult", "Resources", "build", "fake_tensors"]

@@ -5,9 +5,12 @@ import math
 from dataclasses import dataclass
 
 from ..errors import InternalError
-from ..ir.dtype import BYTES, register
 from ..ir.kernel import Copy, Elem, For, Global, Linear, Place, Shared
 from .express import Expressions, conjunction
+from .scope import camel
+
+SHORT = 60
+"""A view whose text is shorter than this is not given a name."""
 
 VECTOR_ONLY = frozenset({"f8e4m3", "f8e5m2"})
 """Element types that convert in vectors only."""
@@ -15,8 +18,9 @@ VECTOR_ONLY = frozenset({"f8e4m3", "f8e5m2"})
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Text of a statement: the headers that nest (outermost first) and the body under them."""
+    """Text of a statement: lines before it, the headers that nest (outermost first) and the body under them."""
 
+    before: tuple[str, ...]
     heads: tuple[str, ...]
     body: tuple[str, ...]
 
@@ -57,6 +61,7 @@ class Copies:
 
     def __init__(self, express: Expressions) -> None:
         self.express, self.scope, self.uses = express, express.scope, express.uses
+        self.views: dict[str, str] = {}
 
     def lines(self, s: Copy) -> Lines:
         """The statement as text."""
@@ -64,9 +69,10 @@ class Copies:
         conditional = any(self._mentions(c, loops) for c in s.when)
         tile = None if conditional else self._tile(s, loops)
         if tile is not None:
-            return Lines(self._condition(s), (self._tiled(s, tile),))
+            before, where = self._tiled(s, tile)
+            return Lines(before, self._condition(s), (self._move(s, where, tile.slice),))
         heads = tuple(self.loop(f) for f in s.loops) + self._condition(s)
-        return Lines(heads, (self._single(s),))
+        return Lines((), heads, (self._single(s),))
 
     def loop(self, f: For) -> str:
         """The header of an unrolled loop."""
@@ -122,11 +128,18 @@ class Copies:
         return Tile(name if full else f"{name}[{', '.join(fixed or 'None' for fixed, _, _ in dims)}]", offset,
                     tuple(extent for extent, _ in kept), tuple(stride for _, stride in kept))
 
-    def _tiled(self, s: Copy, tile: Tile) -> str:
+    def _tiled(self, s: Copy, tile: Tile) -> tuple[tuple[str, ...], str]:
+        """Lines that name the view, and its name; none and the view itself where that is short."""
         self.uses.helpers.add("tile")
         place = _memory(s)
-        where = self._view(place, tile.offset, s.width, tile.shape, tile.stride)
-        return self._move(s, where, tile.slice)
+        view = self._view(place, tile.offset, s.width, tile.shape, tile.stride)
+        if view in self.views:
+            return (), self.views[view]
+        if len(view) < SHORT:
+            return (), view
+        letter, name = ("t", place.buffer) if isinstance(place, Shared) else ("g", place.tensor)
+        self.views[view] = self.scope.fresh(letter + camel(name))
+        return (f"{self.views[view]} = {view}",), self.views[view]
 
     def _view(self, place: Global | Shared, offset: Linear, width: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> str:
         at = self.express.linear(offset, wide=isinstance(place, Global)).text
@@ -208,10 +221,3 @@ class Copies:
             return f"{self.express.element(e)} = load_one({where})"
         return f"store_one({self.express.value(e).text}, {where})"
 
-
-def bytes_moved(s: Copy, dtype: str) -> int:
-    """Bytes that one thread moves, conditions aside."""
-    return math.prod(f.extent for f in s.loops) * s.width * BYTES[dtype]
-
-
-__all__ = ["Copies", "Lines", "bytes_moved", "register"]

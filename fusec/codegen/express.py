@@ -77,16 +77,18 @@ class Expressions:
         return Text(" * ".join(factors), PRODUCT if len(factors) > 1 else ATOM, "i64" if wide else kind)
 
     def _is_wide(self, t: Term) -> bool:
-        limit = self.scope.bounds.get(t.var)
-        unbounded = limit is None or limit * abs(t.coef) >= LIMIT
-        return t.stride is not None or self.scope.kinds["int", t.var] == "i64" or unbounded
+        return t.stride is not None or self.scope.kinds["int", t.var] == "i64" or not self._fits(Linear((t,)))
+
+    def _fits(self, value: Linear) -> bool:
+        """Whether 32 bits do for an expression."""
+        found = self.scope.range(value)
+        return found is not None and -LIMIT <= found[0] and found[1] <= LIMIT
 
     def linear(self, value: Linear, wide: bool = False) -> Text:
         """An integer expression. `wide`: 64-bit wherever 32 bits might not do, for offsets into global memory."""
         far = [t for t in value.terms if (wide and self._is_wide(t)) or self.scope.kinds["int", t.var] == "i64" or t.stride]
         near = Linear(tuple(t for t in value.terms if t not in far), value.const)
-        limit = self.scope.bound(near)
-        if wide and near.terms and (limit is None or limit > LIMIT):
+        if wide and near.terms and not self._fits(near):
             far, near = list(value.terms), Linear((), value.const)
         if not far:
             return self._sum(near)
@@ -122,10 +124,10 @@ class Expressions:
         if outside and d.source == "thread" and step >= 32 and step % 32 == 0 and self.scope.warp:
             source, step = self.scope.warp, step // 32
         self.uses.names.add(source)
-        limit = self.scope.bounds.get(d.source)
+        bounds = self.scope.bounds.get(d.source)
         if step > 1:
             source, level = (f"{source} >> {step.bit_length() - 1}", SHIFT) if not step & (step - 1) else (f"{source} // {step}", PRODUCT)
-        if not d.extent or (limit is not None and limit <= d.step * d.extent):
+        if not d.extent or (bounds is not None and bounds[0] >= 0 and bounds[1] <= d.step * d.extent):
             return Text(source, level, "i32")
         inner = Text(source, level).at(ATOM)
         power = not d.extent & (d.extent - 1)
@@ -254,7 +256,9 @@ def _operands(e: Expressions, row: Spelling, kind: str, args: list[Text]) -> lis
 def condition(e: Expressions, c: Condition) -> Text:
     """A condition as an expression; kind py where it is known while tracing."""
     if isinstance(c, (Less, AtLeast)):
-        value = e.linear(c.value)
+        value, bounds = e.linear(c.value), e.scope.range(c.value)
+        if isinstance(c, Less) and c.bound == 1 and bounds is not None and bounds[0] >= 0 and value.kind != "py":
+            return Text(f"{value.at(COMPARE + 1)} == 0", COMPARE, "bool")
         return Text(f"{value.at(COMPARE + 1)} {'<' if isinstance(c, Less) else '>='} {c.bound}", COMPARE,
                     "py" if value.kind == "py" else "bool")
     return e.value(c)

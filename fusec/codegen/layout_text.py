@@ -5,53 +5,56 @@ import textwrap
 
 WIDTH = 120
 INDENT = "    "
+OPEN, CLOSE = "([", ")]"
 
 
-def _breaks(line: str) -> list[tuple[int, int]]:
-    """(bracket depth, position) of every place where a line may be broken: after a comma, before a spaced + - or &."""
-    found, depth, quoted = [], 0, False
+def _breaks(line: str, depth: int) -> list[tuple[int, int]]:
+    """(bracket depth, position) of every place where a line may go on below: after a comma or before an operator, inside brackets."""
+    found, quoted = [], False
     for i, c in enumerate(line):
         quoted ^= c == '"'
-        depth += (c in "([") - (c in ")]")
+        depth += (c in OPEN) - (c in CLOSE)
         if quoted or depth <= 0:
             continue
-        if c == "," and line[i + 1:i + 2] == " ":
+        if c in OPEN and line[i + 1:i + 2] not in CLOSE:
+            found.append((depth, i + 1))
+        elif c == "," and line[i + 1:i + 2] == " ":
             found.append((depth, i + 2))
         elif c in "+-&|*" and line[i - 1:i] == " " and line[i + 1:i + 2] == " ":
             found.append((depth, i))
     return found
 
 
-def wrap(line: str, width: int = WIDTH) -> list[str]:
-    """A line of code in lines of at most `width`: broken at the outermost bracket level that helps, continued with a deeper indent."""
-    if len(line) <= width:
-        return [line]
+def wrap(line: str, width: int = WIDTH, depth: int = 0) -> list[str]:
+    """A line of code in lines of at most `width`: broken at the outermost bracket level that makes them fit, gone on deeper.
+
+    `depth`: how many brackets are open where the line begins.
+    """
     indent = line[:len(line) - len(line.lstrip())] + INDENT
-    fitting = [(depth, -at) for depth, at in _breaks(line) if len(indent) < at <= width]
-    if not fitting:
-        return [line]
-    shallow = min(depth for depth, _ in fitting)
-    at = max(-minus for depth, minus in fitting if depth <= shallow + 1 and -minus > width // 2) if any(
-        depth <= shallow + 1 and -minus > width // 2 for depth, minus in fitting) else -min(m for d, m in fitting if d == shallow)
-    return [line[:at].rstrip(), *_continued(indent + line[at:], indent, width)]
+    done: list[str] = []
+    while len(line) > width:
+        found = [(d, at) for d, at in _breaks(line, depth) if len(indent) < at <= width]
+        if not found:
+            break
+        at = _best(line, found, width)
+        done.append(line[:at].rstrip())
+        depth += sum((c in OPEN) - (c in CLOSE) for c in line[:at])
+        line = indent + line[at:].lstrip()
+    return [*done, line]
 
 
-def _continued(line: str, indent: str, width: int) -> list[str]:
-    """The rest of a broken statement: its brackets are still open, so that depth starts at one."""
-    if len(line) <= width:
-        return [line]
-    shifted = "(" + line
-    found = [(d, at - 1) for d, at in _breaks(shifted) if len(indent) < at - 1 <= width]
-    if not found:
-        return [line]
-    shallow = min(d for d, _ in found)
-    at = max(at for d, at in found if d == shallow)
-    return [line[:at].rstrip(), *_continued(indent + line[at:], indent, width)]
+def _best(line: str, found: list[tuple[int, int]], width: int) -> int:
+    """The last place of the outermost level, or of a deeper one where the outermost would leave the line nearly empty."""
+    for depth in sorted({d for d, _ in found}):
+        at = max(p for d, p in found if d == depth)
+        if at > width // 2:
+            return at
+    return max(at for d, at in found if d == min(d for d, _ in found))
 
 
 def comment(text: str, indent: str = "") -> list[str]:
     """`# text`, wrapped."""
-    return textwrap.wrap(text, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}#   ", break_long_words=False)
+    return textwrap.wrap(text, WIDTH - 12, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}#   ", break_long_words=False)
 
 
 def block(lines: list[str], depth: int = 1) -> list[str]:

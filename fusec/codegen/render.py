@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -18,7 +17,7 @@ from .copies import Copies
 from .device_library import closure
 from .express import Expressions, Uses, conjunction, number
 from .layout_text import WIDTH, block, comment, wrap
-from .scope import BLOCK, Scope, analyse
+from .scope import BLOCK, analyse
 from .spell import LANE_FOLDS
 
 ALIGNMENT = 128
@@ -80,7 +79,7 @@ class _File:
 
     def text(self) -> str:
         """The whole file, ending with a newline."""
-        statements = [text for s in self.spec.body if (text := self.statement(s, 1))]
+        statements = self._sequence(self.spec.body, 1)
         prologue = self._prologue()
         composites = [_fill("function.j2", name=f.name, parameters=f.parameters, doc=f.doc, body=[w for b in f.body for w in _body(b)])
                       for f in composite_functions(self.uses)]
@@ -158,13 +157,25 @@ class _File:
         more = ", smem=SMEM_BYTES" if self.spec.smem.total else ""
         if self.spec.launch.min_blocks > 1:
             more += ", min_blocks_per_mp=MIN_BLOCKS, preferred_smem_carveout=CARVEOUT"
-        arguments = wrap(f"    grid=({grid}), block=(THREADS, 1, 1){more}, stream=stream)", WIDTH - 4)
+        arguments = wrap(f"    grid=({grid}), block=(THREADS, 1, 1){more}, stream=stream)", WIDTH - 4, 1)
         return [*wrap(call, WIDTH - 4), *arguments]
 
     def _epilogue(self) -> str:
         return f'{self.kernel}.set_name_prefix("fusec_{self.spec.name}", remove_cutlass_symbol=True)'
 
     # ---- statements
+
+    def _sequence(self, body: tuple[Statement, ...], depth: int) -> list[str]:
+        """Statements in order, with an empty line before each that opens with a comment and after each barrier."""
+        lines: list[str] = []
+        after_barrier = False
+        for s in body:
+            text = self.statement(s, depth)
+            if text:
+                apart = lines and (after_barrier or text.lstrip().startswith("#"))
+                lines += ["", text] if apart else [text]
+                after_barrier = isinstance(s, Barrier)
+        return lines
 
     def statement(self, s: Statement, depth: int) -> str:
         """The text of a statement, indented; '' for one that needs none."""
@@ -174,7 +185,8 @@ class _File:
             return self._declare(s, depth)
         if isinstance(s, Copy):
             found = self.copies.lines(s)
-            return self._nested("copy.j2", self._comments((s.origin,)), found.heads, found.body, depth)
+            comments = [*self._comments((s.origin,)), *(w for line in found.before for w in _code(line, 0))]
+            return self._nested("copy.j2", comments, found.heads, found.body, depth)
         if isinstance(s, Compute):
             return self._compute(s, depth)
         if isinstance(s, LaneReduce):
@@ -192,7 +204,9 @@ class _File:
         return self._compound("repeat.j2", head, s.body, depth)
 
     def _compound(self, template: str, head: list[str], body: tuple[Statement, ...], depth: int) -> str:
-        inner = [text for s in body if (text := self.statement(s, depth + 1))] or block(["pass"], depth + 1)
+        known = dict(self.copies.views)
+        inner = self._sequence(body, depth + 1) or block(["pass"], depth + 1)
+        self.copies.views = known  # What was named inside is not seen outside.
         return _fill(template, head=block(head, depth), body=inner)
 
     def _comments(self, origins: tuple[Origin, ...]) -> list[str]:
@@ -291,10 +305,3 @@ def _definition(name: str, parameters: list[str]) -> list[str]:
         current += f" {p},"
     return [*lines, current, "):"]
 
-
-def elements(shape: tuple[int, ...]) -> int:
-    """Elements of a fragment."""
-    return math.prod(shape)
-
-
-__all__ = ["Scope", "late_scalars", "render"]

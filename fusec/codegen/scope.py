@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..errors import InternalError
-from ..ir.dtype import NARROW, register
+from ..ir.dtype import register
 from ..ir.kernel import (
-    Apply, Assign, Compute, Coordinate, Copy, Declare, Digit, Elem, Global, Guard, KernelSpec, Let, Linear, Repeat, Round, Shared,
-    Statement, TensorSize, Value, walk)
+    Apply, Assign, Compute, Coordinate, Copy, Declare, Digit, Elem, KernelSpec, Let, Linear, Repeat, Round, Statement, TensorSize, Value, walk)
 from ..ir.scalar import COMPOSITES, Lit
 from .device_library import library
 from .spell import ALWAYS_FLOAT, BOOL, FLOAT, INTEGER, TYPES
@@ -20,46 +19,10 @@ from .spell import ALWAYS_FLOAT, BOOL, FLOAT, INTEGER, TYPES
 BLOCK = ("block_x", "block_y", "block_z")
 RESERVED = frozenset({"cutlass", "cute", "stream", "launch", "base", "SmemAllocator", "self"}) | frozenset(TYPES.values())
 LIMIT = 2**31
+Range = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """identifiers: (category, name of the spec) -> identifier, categories int, register, shared, global. kinds: what a register or an
-    integer holds: f32, i32, i64, bool, or py for a loop variable. dtypes, shapes: of declared registers. bounds: integers are below.
-    """
-
-    identifiers: dict[tuple[str, str], str] = field(default_factory=dict)
-    kinds: dict[tuple[str, str], str] = field(default_factory=dict)
-    dtypes: dict[str, str] = field(default_factory=dict)
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    bounds: dict[str, int | None] = field(default_factory=dict)
-    aliases: frozenset[str] = frozenset()
-    warp: str | None = None
-
-    def name(self, category: str, spec_name: str) -> str:
-        """The identifier; InternalError for a name that the spec never introduces."""
-        found = self.identifiers.get((category, spec_name))
-        if found is None:
-            raise InternalError(f"{category} {spec_name} is used and never introduced")
-        return found
-
-    def bound(self, value: Linear) -> int | None:
-        """An exclusive upper bound of a non-negative expression; None where there is none."""
-        total = value.const
-        for t in value.terms:
-            limit = self.bounds.get(t.var)
-            if limit is None or t.stride is not None:
-                return None
-            total += abs(t.coef) * (limit - 1)
-        return total + 1
-
-
-def camel(name: str) -> str:
-    """`k_own` → `KOwn`: what follows the letter of the memory a tensor lies in."""
-    return "".join(part[:1].upper() + part[1:] for part in re.split(r"\W+|_+", name) if part) or "X"
-
-
-class _Namer:
+class Namer:
     """Hands out identifiers, each once, in the order asked."""
 
     def __init__(self) -> None:
@@ -73,6 +36,46 @@ class _Namer:
             candidate, number = f"{name}_{number}", number + 1
         self.used.add(candidate)
         return candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """identifiers: (category, name of the spec) -> identifier, categories int, register, shared, global. kinds: what a register or an
+    integer holds: f32, i32, i64, bool, or py for a loop variable. dtypes, shapes: of declared registers. bounds: smallest value of an
+    integer and the one past its largest. fresh: hands out an identifier that nothing has.
+    """
+
+    identifiers: dict[tuple[str, str], str] = field(default_factory=dict)
+    kinds: dict[tuple[str, str], str] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    bounds: dict[str, Range] = field(default_factory=dict)
+    fresh: Namer = field(default_factory=lambda: Namer())
+    aliases: frozenset[str] = frozenset()
+    warp: str | None = None
+
+    def name(self, category: str, spec_name: str) -> str:
+        """The identifier; InternalError for a name that the spec never introduces."""
+        found = self.identifiers.get((category, spec_name))
+        if found is None:
+            raise InternalError(f"{category} {spec_name} is used and never introduced")
+        return found
+
+    def range(self, value: Linear) -> Range | None:
+        """The bounds of an expression; None where a variable has none."""
+        low = high = value.const
+        for t in value.terms:
+            bounds = self.bounds.get(t.var)
+            if bounds is None or t.stride is not None:
+                return None
+            ends = (t.coef * bounds[0], t.coef * (bounds[1] - 1))
+            low, high = low + min(ends), high + max(ends)
+        return low, high + 1
+
+
+def camel(name: str) -> str:
+    """`k_own` → `KOwn`: what follows the letter of the memory a tensor lies in."""
+    return "".join(part[:1].upper() + part[1:] for part in re.split(r"\W+|_+", name) if part) or "X"
 
 
 def value_kind(scope: Scope, value: Value) -> str:
@@ -132,17 +135,15 @@ def composite_kind(fn: str) -> str:
     return register("f32") if isinstance(body.value, float) else value_kind(scope, body)
 
 
-def _introduce(scope: Scope, namer: _Namer, s: Statement) -> None:
+def _introduce(scope: Scope, namer: Namer, s: Statement) -> None:
     if isinstance(s, Let):
         if ("int", s.name) not in scope.identifiers:
             scope.identifiers["int", s.name] = namer(s.name)
         wide = isinstance(s.value, Elem) or (isinstance(s.value, Linear) and _is_wide(scope, s.value))
         scope.kinds["int", s.name] = "i64" if wide else "i32"
-        if isinstance(s.value, Digit):
-            outer = scope.bounds.get(s.value.source)
-            scope.bounds[s.name] = s.value.extent or (None if outer is None else -(-outer // s.value.step))
-        elif isinstance(s.value, Linear):
-            scope.bounds[s.name] = scope.bound(s.value)
+        bounds = _let_range(scope, s)
+        if bounds is not None:
+            scope.bounds[s.name] = bounds
     elif isinstance(s, Declare):
         scope.identifiers["register", s.name] = namer("r" + camel(s.name) if s.shape else s.name)
         scope.kinds["register", s.name], scope.dtypes[s.name] = register(s.dtype), s.dtype
@@ -157,18 +158,27 @@ def _introduce(scope: Scope, namer: _Namer, s: Statement) -> None:
         scope.kinds["int", s.var] = "i32"
 
 
+def _let_range(scope: Scope, s: Let) -> Range | None:
+    if isinstance(s.value, Digit):
+        outer = scope.bounds.get(s.value.source)
+        if s.value.extent:
+            return 0, s.value.extent
+        return None if outer is None else (outer[0] // s.value.step, (outer[1] - 1) // s.value.step + 1)
+    return scope.range(s.value) if isinstance(s.value, Linear) else None
+
+
 def _is_wide(scope: Scope, value: Linear) -> bool:
     return any(t.stride is not None or scope.kinds.get(("int", t.var)) == "i64" for t in value.terms)
 
 
-def _loop(scope: Scope, namer: _Namer, var: str, extent: int) -> None:
+def _loop(scope: Scope, namer: Namer, var: str, extent: int) -> None:
     if ("int", var) not in scope.identifiers:
         scope.identifiers["int", var] = namer(var)
     scope.kinds["int", var] = "py"
-    scope.bounds[var] = max(extent, scope.bounds.get(var) or 0)
+    scope.bounds[var] = 0, max(extent, scope.bounds.get(var, (0, 0))[1])
 
 
-def _local(scope: Scope, namer: _Namer, a: Assign) -> None:
+def _local(scope: Scope, namer: Namer, a: Assign) -> None:
     """An assigned scalar without a Declare."""
     if ("register", a.target.name) in scope.identifiers:
         return
@@ -208,28 +218,29 @@ def warp_digits(body: tuple[Statement, ...]) -> Iterator[Let]:
 
 def analyse(spec: KernelSpec) -> Scope:
     """The scope of a kernel. InternalError where the spec uses a name that it never introduces."""
-    scope, namer, alias = Scope(), _Namer(), _aliases(spec)
+    namer, alias = Namer(), _aliases(spec)
+    scope = Scope(fresh=namer)
     for p in spec.parameters:
         scope.identifiers["tensor", p.name] = namer(p.name)
     scope.identifiers["int", "thread"] = namer("thread")
-    scope.kinds["int", "thread"], scope.bounds["thread"] = "i32", spec.launch.threads
+    scope.kinds["int", "thread"], scope.bounds["thread"] = "i32", (0, spec.launch.threads)
     for dim, var in enumerate(BLOCK):
         name = namer(alias.get(var, var))
         for known in (var, alias.get(var, var)):
             scope.identifiers["int", known], scope.kinds["int", known] = name, "i32"
-            scope.bounds[known] = grid_bound(spec, dim)
+            limit = grid_bound(spec, dim)
+            if limit is not None:
+                scope.bounds[known] = 0, limit
     if any(True for _ in warp_digits(spec.body)):
         scope.identifiers["int", alias.get("warp", "warp ")] = namer(alias.get("warp", "warp"))
     for b in spec.smem.buffers:
         scope.identifiers["shared", b.name] = namer("s" + camel(b.name))
         scope.kinds["shared", b.name] = b.dtype
     for p in spec.parameters:
-        scope.identifiers["global", p.name] = namer("g" + camel(p.name))
+        scope.identifiers["global", p.name] = namer("m" + camel(p.name))
         scope.kinds["global", p.name] = p.dtype
     for s in walk(spec.body):
         _introduce(scope, namer, s)
     warp = scope.identifiers.get(("int", alias.get("warp", "warp ")))
-    return Scope(scope.identifiers, scope.kinds, scope.dtypes, scope.shapes, scope.bounds, frozenset(alias.values()), warp)
+    return Scope(scope.identifiers, scope.kinds, scope.dtypes, scope.shapes, scope.bounds, namer, frozenset(alias.values()), warp)
 
-
-__all__ = ["Global", "NARROW", "Scope", "Shared", "analyse", "value_kind"]

@@ -74,8 +74,8 @@ BOOL: dict[str, Spelling] = {
     "identity": FLOAT["identity"],
 }
 
-ALWAYS_FLOAT = frozenset({"div", "rcp", "rcp_approx", "sqrt", "rsqrt", "exp2", "exp", "log2", "log", "log1p", "expm1", "tanh", "sin",
-                          "cos", "erf"})
+ALWAYS_FLOAT = frozenset({"div", "rcp", "rcp_approx", "sqrt", "rsqrt", "exp2", "exp", "log2", "log", "log1p", "expm1", "tanh",
+                          "sin", "cos", "erf"})
 """Primitives whose integer operands are converted to fp32 first, as eager PyTorch does."""
 
 TYPES = {"f32": "Float32", "bf16": "BFloat16", "f16": "Float16", "f8e4m3": "Float8E4M3FN", "f8e5m2": "Float8E5M2", "i64": "Int64",

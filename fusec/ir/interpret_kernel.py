@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
+from typing import Union
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from ..errors import InternalError
 from .dtype import BYTES, FLOATS, NARROW, register
 from .kernel import (
-    Apply, Assign, AtLeast, Barrier, Compute, Condition, Coordinate, Copy, Declare, Digit, Elem, For, Global, Guard, KernelSpec,
+    Assign, AtLeast, Barrier, Compute, Condition, Coordinate, Copy, Declare, Digit, Elem, For, Global, Guard, KernelSpec,
     LaneReduce, Less, Let, Linear, Place, Repeat, Round, Shared, Statement, TensorSize, Value, walk)
 from .memory_model import AccessLaw, GlobalTensor, SharedMemory
 from .print_kernel import format_statement
@@ -25,7 +26,7 @@ from .scalar import Lit
 
 LANES_AT_ONCE = 1 << 18
 WARP = 32
-Integer = int | Tensor
+Integer = Union[int, Tensor]
 
 
 def run_kernel(spec: KernelSpec, tensors: Mapping[str, Tensor], check_races: bool = True) -> None:
@@ -337,5 +338,3 @@ class Machine:
                     offset *= 2
                 self._set(element, value, mask)
 
-
-__all__ = ["run_kernel", "Apply"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .kernel import (
-    Apply, Assign, AtLeast, Barrier, Compute, Condition, Coordinate, Copy, Declare, Digit, Elem, For, Global, Guard, KernelSpec,
-    LaneReduce, Less, Let, Linear, Origin, Place, Repeat, Round, Shared, Statement, Term, TensorSize, Value)
+    AtLeast, Barrier, Compute, Condition, Coordinate, Copy, Declare, Digit, Elem, For, Global, Guard, KernelSpec,
+    LaneReduce, Less, Let, Linear, Origin, Place, Round, Shared, Statement, Term, TensorSize, Value)
 from .scalar import Lit
 
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "mul_rn": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
@@ -133,5 +133,3 @@ def format_kernel(spec: KernelSpec) -> str:
     lines += ["  " + line for statement in spec.body for line in format_statement(statement)]
     return "\n".join(lines) + "\n"
 
-
-__all__ = ["Apply", "Assign", "format_kernel", "format_statement", "format_value", "format_linear"]

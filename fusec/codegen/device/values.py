@@ -1,5 +1,4 @@
 """Device functions about single values: copied into emitted files by name, linted and tested here."""
-import cutlass
 import cutlass.cute as cute
 from cutlass import Float8E4M3FN, Float32, Int32
 
