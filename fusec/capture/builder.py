@@ -1,0 +1,246 @@
+"""Builds tensor graph nodes one primitive at a time; an op that changes nothing gives back its operand, an equal one its first node.
+
+The importer holds one Builder per function; the op tables call its methods. Every method gives a Value whose node already stands in
+the graph. Shapes may hold sympy expressions where a size is known at the call only.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+import sympy
+
+from ..errors import InternalError, Loc, UnsupportedOp
+from ..ir.dtype import FLOATS, INTS
+from ..ir.scalar import Lit
+from ..ir.tensor import (
+    Contract, Expand, Fill, Gather, Input, Iota, Join, Map, Operand, Permute, Reduce, Reshape, Size, Slice, TensorNode, TensorOp, Update,
+)
+
+Extent = Union[int, sympy.Expr]
+Shape = tuple[Extent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A handle to a node: its name, shape and dtype."""
+
+    name: str
+    shape: Shape
+    dtype: str
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+
+Scalar = Union[int, float, bool, sympy.Expr]
+Arg = Union[Value, Lit, Size]
+
+
+def plain(extent: object) -> Extent:
+    """An int where the expression is one."""
+    e = sympy.sympify(extent)
+    return int(e) if e.is_Integer else e
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    """The shape of right-aligned operands that broadcast."""
+    rank = max((len(s) for s in shapes), default=0)
+    out: list[Extent] = [1] * rank
+    for shape in shapes:
+        for i, n in enumerate(reversed(shape)):
+            if n != 1:
+                if out[-1 - i] not in (1, n):
+                    raise InternalError(f"shapes {[tuple(map(str, s)) for s in shapes]} do not broadcast")
+                out[-1 - i] = n
+    return tuple(out)
+
+
+def dims_of(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Non-negative, sorted; all of them for None or an empty list."""
+    if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+        return tuple(range(rank))
+    given = [dims] if isinstance(dims, int) else list(dims)
+    return tuple(sorted({d % rank if rank else 0 for d in given}))
+
+
+@dataclass(slots=True)
+class Builder:
+    """The nodes so far, and what the next ones are credited to.
+
+    sizes: where each symbol can be read, as (argument, dim). loc, source: of the captured op that is being imported.
+    """
+
+    sizes: dict[sympy.Symbol, Size] = field(default_factory=dict)
+    nodes: list[TensorNode] = field(default_factory=list)
+    loc: Loc = Loc()
+    source: str = ""
+    known: dict[Any, Value] = field(default_factory=dict)
+
+    def _add(self, op: TensorOp, shape: Sequence[Extent], dtype: str, name: str = "") -> Value:
+        node_shape = tuple(plain(n) for n in shape)
+        key = (repr(op), node_shape, dtype)  # repr tells 0.0 from -0.0 and from 0.
+        if key in self.known:
+            return self.known[key]
+        name = name or f"%{len(self.nodes)}"
+        self.known[key] = Value(name, node_shape, dtype)
+        self.nodes.append(TensorNode(name, op, node_shape, dtype, self.loc, self.source))  # type: ignore[arg-type]
+        return self.known[key]
+
+    def node(self, value: Value) -> TensorNode:
+        """The node a value stands for."""
+        return next(n for n in reversed(self.nodes) if n.name == value.name)
+
+    def unsupported(self, what: str, hint: str = "") -> UnsupportedOp:
+        """An error that names the op being imported and where it stands."""
+        return UnsupportedOp(f"{self.source}: {what}", self.loc, hint)
+
+    # ---- leaves
+
+    def input(self, name: str, shape: Shape, dtype: str) -> Value:
+        return self._add(Input(name), shape, dtype, name)
+
+    def fill(self, value: float | int | bool, shape: Shape, dtype: str) -> Value:
+        return self._add(Fill(lit(value, dtype)), shape, dtype)
+
+    def iota(self, extent: Extent, dtype: str = "i64") -> Value:
+        return self._add(Iota(), (extent,), dtype)
+
+    # ---- elementwise
+
+    def map(self, fn: str, *args: Value | Operand | float, dtype: str) -> Value:
+        """fn over operands that broadcast, rounded to dtype. Python numbers become constants of the operands' kind."""
+        ready = [a if isinstance(a, (Value, Lit, Size)) else lit(a, "f32" if isinstance(a, float) else "i64") for a in args]  # type: ignore[arg-type]
+        shape = broadcast([a.shape for a in ready if isinstance(a, Value)])
+        return self._add(Map(fn, tuple(a.name if isinstance(a, Value) else a for a in ready)), shape, dtype)
+
+    def cast(self, x: Value, dtype: str) -> Value:
+        """x as dtype; a float or int becomes a bool by comparison with zero."""
+        if x.dtype == dtype:
+            return x
+        if dtype == "bool":
+            return self.map("ne", x, Lit(0.0) if x.dtype in FLOATS else Lit(0), dtype="bool")
+        return self.map("identity", x, dtype=dtype)
+
+    def scalar(self, number: Scalar, dtype: str) -> Value | Lit:
+        """A number as an operand of kind dtype: a constant, or a value computed from sizes that are known at the call."""
+        if not isinstance(number, sympy.Expr) or number.is_number:
+            return lit(number if not isinstance(number, sympy.Expr) else _number(number), dtype)
+        return self.cast(self._size_value(number, dtype in FLOATS), dtype)
+
+    def _size_value(self, e: sympy.Expr, real: bool) -> Value:
+        if isinstance(e, sympy.Symbol):
+            return self._add(Map("identity", (self.size(e),)), (), "f32" if real else "i64")
+        kind = "f32" if real else "i64"
+        parts = [self._size_value(a, real) if not a.is_number else lit(_number(a), kind) for a in e.args]
+        if e.is_Add or e.is_Mul:
+            total = parts[0]
+            for part in parts[1:]:
+                total = self.map("add" if e.is_Add else "mul", total, part, dtype=kind)
+            assert isinstance(total, Value)
+            return total
+        if real and e.is_Pow and isinstance(parts[1], Lit) and parts[1].value in (-1.0, 0.5, -0.5):
+            return self.map({-1.0: "rcp", 0.5: "sqrt", -0.5: "rsqrt"}[float(parts[1].value)], parts[0], dtype=kind)
+        raise self.unsupported(f"the size {e} as a number", "compute it from constants, or pass it as a tensor")
+
+    def size(self, extent: Extent) -> Size | Lit:
+        """The size as an operand."""
+        if isinstance(extent, int):
+            return Lit(extent)
+        if isinstance(extent, sympy.Symbol):
+            return self.sizes[extent]
+        raise self.unsupported(f"the size {extent} as a number")
+
+    # ---- folds
+
+    def reduce(self, monoid: str, args: Sequence[Value], dims: Sequence[int], dtype: str, keep: bool = False) -> Value:
+        """The fold over `dims` of the aligned operands; unit dims are reshaped away, none at all is a Map."""
+        shape = broadcast([a.shape for a in args])
+        kept = tuple(n for i, n in enumerate(shape) if i not in dims)
+        out = self._add(Reduce(monoid, tuple(a.name for a in args), tuple(dims)), kept, dtype) if dims else self.cast(args[0], dtype)
+        return self.reshape(out, tuple(1 if i in dims else n for i, n in enumerate(shape))) if keep else out
+
+    def contract(self, args: Sequence[Value], inputs: Sequence[str], output: str, dtype: str) -> Value:
+        extent = {letter: n for a, word in zip(args, inputs) for letter, n in zip(word, a.shape)}
+        return self._add(Contract(tuple(a.name for a in args), tuple(inputs), output), tuple(extent[c] for c in output), dtype)
+
+    # ---- views
+
+    def permute(self, x: Value, order: Sequence[int]) -> Value:
+        order = tuple(d % x.rank for d in order)
+        if order == tuple(range(x.rank)):
+            return x
+        return self._add(Permute(x.name, order), tuple(x.shape[d] for d in order), x.dtype)
+
+    def reshape(self, x: Value, shape: Sequence[Extent]) -> Value:
+        shape = tuple(plain(n) for n in shape)
+        return x if shape == x.shape else self._add(Reshape(x.name), shape, x.dtype)
+
+    def unsqueeze(self, x: Value, dim: int) -> Value:
+        dim %= x.rank + 1
+        return self.reshape(x, x.shape[:dim] + (1,) + x.shape[dim:])
+
+    def squeeze(self, x: Value, dims: Sequence[int]) -> Value:
+        return self.reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in dims or n != 1))
+
+    def expand(self, x: Value, shape: Sequence[Extent]) -> Value:
+        shape = tuple(plain(n) for n in shape)
+        return x if shape == x.shape else self._add(Expand(x.name), shape, x.dtype)
+
+    def slice(self, x: Value, dim: int, start: int, length: Extent, step: int = 1) -> Value:
+        dim %= x.rank
+        if length == x.shape[dim]:
+            return x
+        shape = x.shape[:dim] + (length,) + x.shape[dim + 1:]
+        return self._add(Slice(x.name, dim, start, step), shape, x.dtype)
+
+    def select(self, x: Value, dim: int, index: int) -> Value:
+        """x[..., index, ...] with the dim gone."""
+        dim %= x.rank
+        one = self.slice(x, dim, index, 1)
+        return self.reshape(one, x.shape[:dim] + x.shape[dim + 1:])
+
+    def join(self, parts: Sequence[Value], dim: int) -> Value:
+        parts = [p for p in parts if p.shape[dim] != 0] or list(parts[:1])
+        if len(parts) == 1:
+            return parts[0]
+        shape = list(parts[0].shape)
+        shape[dim] = plain(sum(sympy.sympify(p.shape[dim]) for p in parts))
+        return self._add(Join(tuple(p.name for p in parts), dim), shape, parts[0].dtype)
+
+    def stack(self, parts: Sequence[Value], dim: int) -> Value:
+        return self.join([self.unsqueeze(p, dim) for p in parts], dim % (parts[0].rank + 1))
+
+    # ---- indexing
+
+    def gather(self, x: Value, dim: int, index: Value) -> Value:
+        return self._add(Gather(x.name, dim, index.name), x.shape[:dim] + index.shape + x.shape[dim + 1:], x.dtype)
+
+    def update(self, target: Value, value: Value, dim: int = 0, index: Value | None = None) -> Value:
+        """The target with a part, or all of it, replaced; the value broadcasts to that part's shape and takes the target's dtype."""
+        part = target.shape if index is None else target.shape[:dim] + index.shape + target.shape[dim + 1:]
+        value = self.expand(self.cast(value, target.dtype), part)
+        op = Update(target.name, value.name, dim, index.name if index is not None else None)
+        return self._add(op, target.shape, target.dtype)
+
+    def wrap(self, index: Value, extent: Extent) -> Value:
+        """An index that may count from the end: index + size where it is negative."""
+        wide = self.cast(index, "i64")
+        size = self.scalar(extent, "i64") if not isinstance(extent, (int, sympy.Symbol)) else self.size(extent)
+        moved = self.map("add", wide, size, dtype="i64")
+        return self.map("select", self.map("lt", wide, Lit(0), dtype="bool"), moved, wide, dtype="i64")
+
+
+def lit(number: object, dtype: str) -> Lit:
+    """A Python number as a constant of the kind of dtype; float bits are kept."""
+    if dtype in FLOATS:
+        return Lit(float(number))  # type: ignore[arg-type]
+    if dtype in INTS:
+        return Lit(int(number))  # type: ignore[call-overload]
+    return Lit(bool(number))
+
+
+def _number(e: sympy.Expr) -> int | float:
+    return int(e) if e.is_Integer else float(e)

@@ -1,0 +1,144 @@
+"""Indexing by tensors: gathers from a dim, and updates of a dim, by the values of an index.
+
+`t[i]` counts negative values from the end, index_select and index_copy do not take them; both as eager has it. Several index tensors
+that broadcast together become one index into the merged dims.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+
+from ..ir.scalar import Lit
+from .builder import Builder, Extent, Value, broadcast, plain
+from .registry import Result, op
+
+ACCUMULATE = "read, add and write back (t[i] = t[i] + v) if the indices are distinct"
+
+
+def merged(b: Builder, x: Value, indices: Sequence[Value | None]) -> tuple[Value, Sequence[int], int, Value]:
+    """(x with the indexed dims first-to-last merged into one, the order that brought them together, that dim, the one index).
+
+    Before: x[i, :, j]   After: the dims of i and j side by side as one dim, and i · size(j) + j.
+    """
+    dims = [d for d, i in enumerate(indices) if i is not None]
+    adjacent = dims == list(range(dims[0], dims[-1] + 1))
+    at = dims[0] if adjacent else 0
+    rest = [d for d in range(x.rank) if d not in dims]
+    order = rest[:at] + dims + rest[at:]
+    flat = b.permute(x, order)
+    sizes = [x.shape[d] for d in dims]
+    shape = flat.shape[:at] + (plain(sympy.prod([sympy.sympify(n) for n in sizes])),) + flat.shape[at + len(dims):]
+    wrapped = [b.wrap(i, n) for i, n in zip((indices[d] for d in dims), sizes)]  # type: ignore[arg-type]
+    index = wrapped[0]
+    for more, n in zip(wrapped[1:], sizes[1:]):
+        index = b.map("add", b.map("mul", index, b.size(n), dtype="i64"), more, dtype="i64")
+    return b.reshape(flat, shape), order, at, index
+
+
+def _indices(b: Builder, x: Value, indices: Sequence[Value | None]) -> list[Value | None]:
+    for i in indices:
+        if i is not None and i.dtype in ("bool", "u8"):
+            raise b.unsupported("an index that is a mask", "use torch.where, or an integer index: a mask's size depends on its values")
+    return list(indices)
+
+
+@op(index__Tensor=("x, [k]", "x, [None, k]", "x, [k[:, None], k[None]]", "x, [k, k]", "x[None], [None, k, k]", "x[..., None] * y[:, None], [k, None, k]",
+                   "x, [k - 3]", "x, [k.to(torch.int32)]"))
+def _index(b: Builder, out: Result, x: Value, indices: list[Value | None]) -> Value:
+    given = _indices(b, x, indices)
+    if sum(i is not None for i in given) == 1:
+        dim = next(d for d, i in enumerate(given) if i is not None)
+        return b.gather(x, dim, b.wrap(given[dim], x.shape[dim]))  # type: ignore[arg-type]
+    flat, _, at, index = merged(b, x, given)
+    return b.gather(flat, at, index)
+
+
+@op(index_select=("x, 0, k", "x, 1, k", "x, 0, k.to(torch.int32)"))
+def _index_select(b: Builder, out: Result, x: Value, dim: int, index: Value) -> Value:
+    return b.gather(x, dim % x.rank, index if index.rank else b.unsqueeze(index, 0))
+
+
+@op(embedding="x, k")
+def _embedding(b: Builder, out: Result, weight: Value, index: Value, *_: Any) -> Value:
+    return b.gather(weight, 0, index)
+
+
+@op(take="x, k")
+def _take(b: Builder, out: Result, x: Value, index: Value) -> Value:
+    flat = b.reshape(x, (plain(sympy.prod([sympy.sympify(n) for n in x.shape])),))
+    return b.gather(flat, 0, b.wrap(index, flat.shape[0]))
+
+
+@op(index_put=("x, [k], y", "x, [k], s", "x, [None, k], y[:, :3]", "x, [k, k], y[:, 0]", "x, [k - 3], y[0]", "h, [k], y.to(h.dtype)"),
+    _unsafe_index_put="x, [k], y")
+def _index_put(b: Builder, out: Result, x: Value, indices: list[Value | None], value: Value, accumulate: bool) -> Value:
+    if accumulate:
+        raise b.unsupported("with accumulate=True", ACCUMULATE)
+    given = _indices(b, x, indices)
+    if sum(i is not None for i in given) == 1:
+        dim = next(d for d, i in enumerate(given) if i is not None)
+        return b.update(x, value, dim, b.wrap(given[dim], x.shape[dim]))  # type: ignore[arg-type]
+    flat, order, at, index = merged(b, x, given)
+    new = b.update(flat, value, at, index)
+    back = [list(order).index(d) for d in range(x.rank)]
+    return b.permute(b.reshape(new, tuple(x.shape[d] for d in order)), back)
+
+
+@op(index_copy=("x, 0, k, y", "x, 1, k, y[:, :3]", "h, 0, k, y.to(h.dtype)"))
+def _index_copy(b: Builder, out: Result, x: Value, dim: int, index: Value, value: Value) -> Value:
+    return b.update(x, value, dim % x.rank, index if index.rank else b.unsqueeze(index, 0))
+
+
+@op(index_fill__int_Scalar="x, 0, k, 2.0")
+def _index_fill(b: Builder, out: Result, x: Value, dim: int, index: Value, value: float) -> Value:
+    return b.update(x, b.fill(value, (1,) * x.rank, x.dtype), dim % x.rank, b.wrap(index, x.shape[dim]))
+
+
+@op(index_add=(), scatter_add=(), index_reduce=())
+def _accumulate(b: Builder, out: Result, *_: Any) -> Value:
+    raise b.unsupported("adds at indices that may repeat", ACCUMULATE)
+
+
+# ---- one index per element ---------------------------------------------------------------------------------------------------------
+
+
+def _along(b: Builder, x: Value, dim: int, index: Value) -> tuple[Value, Value]:
+    """(x with the dims up to `dim` merged in front, the index into them) for x[a, …, index[a, …], …] with dims before it shared.
+
+    Only dims before `dim` may be longer than one: those after it would need an index of their own.
+    """
+    lead = x.shape[:dim]
+    index = b.cast(index, "i64")
+    shape = broadcast([index.shape[:dim] + (index.shape[dim],), lead + (1,)]) if dim else index.shape[:1]
+    position = b.reshape(index, index.shape[:dim + 1])
+    flat = plain(sympy.prod([sympy.sympify(n) for n in x.shape[:dim + 1]]))
+    scale: Extent = x.shape[dim]
+    for d in reversed(range(dim)):
+        if lead[d] != 1:
+            steps = b.reshape(b.iota(lead[d]), tuple(lead[d] if i == d else 1 for i in range(dim + 1)))
+            position = b.map("add", position, b.map("mul", steps, b.scalar(scale, "i64"), dtype="i64"), dtype="i64")
+        scale = plain(sympy.sympify(scale) * lead[d])
+    return b.reshape(x, (flat,) + x.shape[dim + 1:]), b.expand(position, shape)
+
+
+@op(gather=("x, 1, k[:, None]", "x, 1, torch.stack([k, k], 1)", "x[..., None], 1, k[:, None, None]"), take_along_dim="x, k[:, None], 1")
+def _gather(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
+    dim, index = (rest[0], rest[1]) if isinstance(rest[0], int) else (rest[1], rest[0])
+    dim %= x.rank
+    tail = [d for d in range(dim + 1, x.rank) if not (x.shape[d] == 1 and index.shape[d] == 1)]
+    if tail or any(index.shape[d] not in (x.shape[d], 1) for d in range(dim)):
+        raise b.unsupported("an index that differs along the dims after the indexed one", "transpose so that the indexed dim is the last")
+    if b.source.startswith("aten.gather") and any(index.shape[d] != x.shape[d] for d in range(dim)):
+        raise b.unsupported("an index shorter than the tensor", "slice the tensor first")
+    flat, position = _along(b, x, dim, index)
+    return b.reshape(b.gather(flat, 0, position), out.shape)
+
+
+@op(scatter__src=(), scatter__value=())
+def _scatter(b: Builder, out: Result, x: Value, dim: int, index: Value, value: Any, *_: Any) -> Value:
+    raise b.unsupported("an index per element", "use index_copy_ or t[i] = v along one dim")
+
+
+_ = Lit

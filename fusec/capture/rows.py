@@ -1,0 +1,307 @@
+"""Which dims are one axis, and which of those classes is the rows: by how the function uses them, never by their size.
+
+Works on the tensor graph of a static probe. Every dim is a list of atoms; operations unite the atoms of dims that must be equal.
+The rows' class is that of the outermost non-unit dim of the index values of paged gathers and updates; without one, of the outermost
+non-unit dim that all outputs share with some argument.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..errors import CaptureError, Loc
+from ..ir.scalar import Lit
+from ..ir.tensor import (
+    Contract, Expand, Gather, Input, Iota, Join, Map, Permute, Reduce, Reshape, Slice, TensorGraph, TensorNode, Update,
+)
+from .importer import operands
+
+Dims = list[list[int]]
+REMEDY = ("name the rows with dynamic_shapes={'argument': {dim: torch.export.Dim('rows')}}, one dim of them is enough")
+
+
+@dataclass(slots=True)
+class Atoms:
+    """Union-find over pieces of dims; a piece may be cut in two (outer, inner), seen by all that have it."""
+
+    extents: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    halves: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def dim(self, extent: int) -> list[int]:
+        """A fresh dim: no atom where the extent is one."""
+        if extent == 1:
+            return []
+        self.extents.append(extent)
+        self.parents.append(len(self.parents))
+        return [len(self.parents) - 1]
+
+    def find(self, atom: int) -> int:
+        while self.parents[atom] != atom:
+            atom = self.parents[atom]
+        return atom
+
+    def leaves(self, atoms: Iterable[int]) -> list[int]:
+        """Representatives of the pieces, outermost first."""
+        out: list[int] = []
+        for atom in atoms:
+            root = self.find(atom)
+            out += self.leaves(self.halves[root]) if root in self.halves else [root]
+        return out
+
+    def unify(self, xs: Sequence[int], ys: Sequence[int]) -> None:
+        """The same elements row-major under two shapes: unite piece by piece from the innermost; stop where they do not nest."""
+        while True:
+            left, right = self.leaves(xs), self.leaves(ys)
+            while left and right and self.extents[left[-1]] == self.extents[right[-1]]:
+                a, b = sorted((left.pop(), right.pop()))
+                self.parents[b] = a
+            if not left or not right:
+                return
+            a, b = left[-1], right[-1]
+            big, small = (a, b) if self.extents[a] > self.extents[b] else (b, a)
+            if self.extents[big] % self.extents[small]:
+                return
+            outer, inner = self.dim(self.extents[big] // self.extents[small]), self.dim(self.extents[small])
+            self.halves[big] = (outer[0], inner[0])
+
+
+@dataclass(slots=True)
+class Classes:
+    """The dims of every value as atoms, and what the graph does with them.
+
+    paged: index values of gathers and updates that depend on an argument. picked: dims that an index picks from, as (value, dim).
+    """
+
+    graph: TensorGraph
+    atoms: Atoms = field(default_factory=Atoms)
+    dims: dict[str, Dims] = field(default_factory=dict)
+    paged: list[tuple[str, TensorNode]] = field(default_factory=list)
+    picked: list[tuple[str, int]] = field(default_factory=list)
+    fixed: list[list[int]] = field(default_factory=list)
+    given: set[str] = field(default_factory=set)
+
+    def leaves(self, value: str, dim: int) -> list[int]:
+        return self.atoms.leaves(self.dims[value][dim])
+
+    def outermost(self, value: str) -> int | None:
+        """The class of the outermost non-unit dim of a value."""
+        return next((leaf for d in self.dims[value] for leaf in self.atoms.leaves(d)), None)
+
+    def members(self, root: int) -> list[tuple[str, int]]:
+        """(argument, dim) of every argument dim that contains the class."""
+        return [(a.name, d) for a in self.graph.arguments for d in range(len(a.shape)) if root in self.leaves(a.name, d)]
+
+    def all_of(self, value: str) -> list[int]:
+        return [leaf for d in self.dims[value] for leaf in self.atoms.leaves(d)]
+
+
+def classes(graph: TensorGraph) -> Classes:
+    """The classes of a static graph (all extents ints)."""
+    c = Classes(graph)
+    for node in graph.nodes:
+        own: Dims = [c.atoms.dim(n) for n in node.shape if isinstance(n, int)]
+        c.dims[node.name] = own
+        if isinstance(node.op, Input) or any(o in c.given for o in operands(node.op)):
+            c.given.add(node.name)
+        _unify(c, node, own)
+    return c
+
+
+def _unify(c: Classes, node: TensorNode, own: Dims) -> None:
+    op = node.op
+    if isinstance(op, Map):
+        for arg in op.args:
+            if isinstance(arg, str):
+                _align(c, c.dims[arg], own)
+    elif isinstance(op, Reduce):
+        _reduce(c, op, own)
+    elif isinstance(op, Contract):
+        _contract(c, op, own)
+    elif isinstance(op, Permute):
+        _each(c, [c.dims[op.arg][d] for d in op.order], own)
+    elif isinstance(op, Reshape):
+        c.atoms.unify([a for d in c.dims[op.arg] for a in d], [a for d in own for a in d])
+    elif isinstance(op, Expand):
+        _align(c, c.dims[op.arg], own)
+    elif isinstance(op, Slice):
+        c.fixed.append(c.dims[op.arg][op.dim])
+        _each(c, [d for i, d in enumerate(c.dims[op.arg]) if i != op.dim], [d for i, d in enumerate(own) if i != op.dim])
+    elif isinstance(op, (Gather, Update)):
+        _indexed(c, node, op, own)
+    elif isinstance(op, Join):
+        for part in op.parts:
+            c.fixed.append(c.dims[part][op.dim])
+            _each(c, [d for i, d in enumerate(c.dims[part]) if i != op.dim], [d for i, d in enumerate(own) if i != op.dim])
+        c.fixed.append(own[op.dim])
+
+
+def _each(c: Classes, xs: Sequence[list[int]], ys: Sequence[list[int]]) -> None:
+    for x, y in zip(xs, ys):
+        if x and y:
+            c.atoms.unify(x, y)
+
+
+def _align(c: Classes, arg: Dims, own: Dims) -> None:
+    """Right-aligned; unit dims broadcast."""
+    _each(c, list(reversed(arg)), list(reversed(own)))
+
+
+def _reduce(c: Classes, op: Reduce, own: Dims) -> None:
+    rank = max(len(c.dims[a]) for a in op.args)
+    whole: Dims = [[] for _ in range(rank)]
+    for a in op.args:
+        for i, d in enumerate(reversed(c.dims[a])):
+            if d and whole[-1 - i]:
+                c.atoms.unify(d, whole[-1 - i])
+            whole[-1 - i] = whole[-1 - i] or d
+    c.fixed += [whole[d] for d in op.dims]
+    _each(c, [d for i, d in enumerate(whole) if i not in op.dims], own)
+
+
+def _contract(c: Classes, op: Contract, own: Dims) -> None:
+    letters: dict[str, list[int]] = dict(zip(op.output, own))
+    for word, arg in zip(op.inputs, op.args):
+        for letter, d in zip(word, c.dims[arg]):
+            _each(c, [letters.setdefault(letter, d)], [d])
+            if letter not in op.output:
+                c.fixed.append(d)
+
+
+def _indexed(c: Classes, node: TensorNode, op: Gather | Update, own: Dims) -> None:
+    source = op.arg if isinstance(op, Gather) else op.target
+    if isinstance(op, Update):
+        _each(c, c.dims[source], own)
+    if op.index is None:
+        assert isinstance(op, Update)
+        _align(c, c.dims[op.value], own)
+        return
+    index = c.dims[op.index]
+    part = own if isinstance(op, Gather) else c.dims[op.value]
+    rest = [d for i, d in enumerate(c.dims[source]) if i != op.dim]
+    _each(c, rest[:op.dim] + index + rest[op.dim:], part)
+    c.picked.append((source, op.dim))
+    _pair(c, op.index, c.dims[source][op.dim])
+    if op.index in c.given:
+        c.paged.append((op.index, node))
+
+
+def _pair(c: Classes, index: str, dim: list[int]) -> None:
+    """An index into merged dims that counts along one of them (arange · stride + …) shares that dim's class."""
+    table = c.graph.table
+    leaves = c.atoms.leaves(dim)
+    strides = {leaf: _product(c.atoms.extents[x] for x in leaves[i + 1:]) for i, leaf in enumerate(leaves)}
+    for value, factor in _terms(table, index, 1):
+        for leaf, stride in strides.items():
+            if factor == stride and [c.atoms.extents[a] for a in c.dims[value][0]] == [c.atoms.extents[leaf]]:
+                c.atoms.unify(c.dims[value][0], [leaf])
+
+
+def _product(xs: Iterable[int]) -> int:
+    total = 1
+    for x in xs:
+        total *= x
+    return total
+
+
+def _terms(table: dict[str, TensorNode], value: str, factor: int) -> list[tuple[str, int]]:
+    """The ranges that an index is a sum of, each with its factor."""
+    op = table[value].op
+    if isinstance(op, Iota):
+        return [(value, factor)]
+    if isinstance(op, (Reshape, Expand, Permute)):
+        return _terms(table, op.arg, factor)
+    if isinstance(op, Map) and op.fn in ("add", "identity"):
+        return [t for a in op.args if isinstance(a, str) for t in _terms(table, a, factor)]
+    if isinstance(op, Map) and op.fn == "mul" and isinstance(op.args[1], Lit) and isinstance(op.args[0], str):
+        return _terms(table, op.args[0], factor * int(op.args[1].value))
+    return []
+
+
+# ---- the rows' class ---------------------------------------------------------------------------------------------------------------
+
+
+def choose(c: Classes, loc: Loc) -> int | None:
+    """The rows' class, None where nothing says that there are rows.
+
+    Raises CaptureError for several candidates, and for one whose extent in the example is below two.
+    """
+    by_index: dict[int, str] = {}
+    for index, _ in c.paged:
+        root = c.outermost(index)
+        if root is not None:
+            by_index.setdefault(root, index)
+    if c.paged and not by_index:
+        _refuse_single(c, loc)
+    found = list(by_index) or _shared_by_outputs(c, loc)
+    if len(found) > 1:
+        shared = [r for r in found if all(r in c.all_of(o) for o in _fresh(c))]
+        found = shared if len(shared) == 1 else found
+    if len(found) > 1:
+        raise CaptureError("several dims could be the rows: " + "; ".join(_members(c, r) for r in found), loc, REMEDY)
+    return found[0] if found else None
+
+
+def _members(c: Classes, root: int) -> str:
+    text = ", ".join(f"dim {d} of {a}" for a, d in c.members(root)) or "a dim of no argument"
+    return f"{text} (extent {c.atoms.extents[root]} in the example)"
+
+
+def _fresh(c: Classes) -> list[str]:
+    return [o for o in c.graph.outputs if o[0] not in "=!"]
+
+
+def _refuse_single(c: Classes, loc: Loc) -> None:
+    """All index tensors of paged accesses hold one element: with a dim, that is a one-row example; without, there are no rows."""
+    for index, node in c.paged:
+        if len(c.graph.table[index].shape) > 0:
+            names = ", ".join(sorted(_arguments_of(c, index))) or index
+            raise CaptureError(f"argument {names}: expected an example of two rows or more, found shape "
+                               f"{list(c.graph.table[index].shape)}", node.loc or loc, "a one-row example does not tell rows from constants: "
+                               "capture with at least two rows, the kernel then takes any number")
+
+
+def _arguments_of(c: Classes, value: str) -> set[str]:
+    table = c.graph.table
+    op = table[value].op
+    if isinstance(op, Input):
+        return {op.tensor}
+    return set().union(*(_arguments_of(c, o) for o in operands(op)))
+
+
+def _shared_by_outputs(c: Classes, loc: Loc) -> list[int]:
+    """The outermost class of each output among those that all outputs share with some argument."""
+    results = _fresh(c) + [v for _, v in c.graph.mutations]
+    inputs = {leaf for a in c.graph.arguments for leaf in c.all_of(a.name)}
+    if not results:
+        return []
+    shared = set.intersection(*(set(c.all_of(r)) for r in results)) & inputs
+    found = list(dict.fromkeys(next(leaf for leaf in c.all_of(r) if leaf in shared) for r in results)) if shared else []
+    if found:
+        _refuse_unit(c, found[0], results, loc)
+    return found
+
+
+def _refuse_unit(c: Classes, root: int, results: Sequence[str], loc: Loc) -> None:
+    """One row in the example: arguments and outputs lead with a unit dim, and an argument without it has the candidate in front."""
+    table = c.graph.table
+    carriers = [a for a in c.graph.arguments if any(root in c.leaves(a.name, d) for d in range(len(a.shape)))]
+    leading = [a for a in carriers if len(a.shape) > 1 and a.shape[0] == 1]
+    bare = [a for a in carriers if a.shape and root in c.leaves(a.name, 0)[:1]]
+    units = all(len(table[r].shape) > 1 and table[r].shape[0] == 1 for r in results)
+    if units and leading and bare:
+        raise CaptureError(f"argument {leading[0].name}: expected an example of two rows or more, found shape {list(leading[0].shape)}", loc,
+                           "capture with at least two rows; if the first dim is not the rows, " + REMEDY)
+
+
+def indexed_only(c: Classes, rows: int | None) -> list[int]:
+    """Classes of dims that an index picks from and nothing else depends on: pools and tables, whose size is free."""
+    results = {leaf for o in _fresh(c) for leaf in c.all_of(o)}
+    positions = {leaf for n in c.graph.nodes if isinstance(n.op, Iota) for leaf in c.all_of(n.name)}
+    fixed = {leaf for d in c.fixed for leaf in c.atoms.leaves(d)}
+    found = []
+    for value, dim in c.picked:
+        leaves = c.leaves(value, dim)
+        if leaves and leaves[0] not in results | positions | fixed | {rows} and c.members(leaves[0]):
+            found.append(leaves[0])
+    return list(dict.fromkeys(found))

@@ -1,0 +1,174 @@
+"""One capture by torch.export: example tensors without data in, a functional, located ATen graph out.
+
+The examples' values are never looked at and their storage is never shared: capture sees fresh tensors without memory, of the same
+shapes and strides. Every failure of torch's becomes a CaptureError at the user's line.
+"""
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import inspect
+import io
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.traceback import preserve_node_meta
+
+from ..errors import CaptureError, FusecError, Loc, UnsupportedOp
+from . import bind, structure
+from .locate import Locate, of_function, of_traceback
+from .registry import nearest
+
+_capturing: contextvars.ContextVar[bool] = contextvars.ContextVar("fusec_capturing", default=False)
+
+
+def capturing() -> bool:
+    """Whether a capture runs right now: a fused function called by another then runs as the plain function that it is."""
+    return _capturing.get()
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """An example tensor as capture sees it: no data."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def like(t: torch.Tensor) -> Like:
+    return Like(tuple(t.shape), tuple(t.stride()), t.dtype, t.device)
+
+
+@dataclass(slots=True)
+class Program:
+    """A captured program: the exported graph, which output leaf is which argument, how the result was packed, its constants."""
+
+    exported: Any
+    names: tuple[str, ...]
+    aliases: dict[int, str]
+    constants: dict[int, Any]
+    structure: str
+
+
+@dataclass(slots=True)
+class _Return:
+    """What the traced function returned, noted while it ran."""
+
+    aliases: dict[int, str]
+    constants: dict[int, Any]
+    structure: str
+
+
+def _entry(fn: Callable[..., Any], call: bind.Call, loc: Loc) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """A module whose forward takes the flat tensors by name and runs fn on the call they were taken from."""
+    noted: dict[str, Any] = {}
+
+    def forward(self: Any, **tensors: torch.Tensor) -> Any:
+        with Locate(forward.__code__):
+            result = bind.invoke(fn, bind.fill(call.tree, tensors))
+        if inspect.isgenerator(result) or inspect.iscoroutine(result):
+            raise CaptureError("the function returns a generator", loc, "return tensors")
+        flat = structure.leaves(result) if result is not None else []
+        by_id = {id(t): name for name, t in tensors.items()}
+        tensor_leaves = [(i, x) for i, x in enumerate(flat) if isinstance(x, torch.Tensor)]
+        noted["return"] = _Return({k: by_id[id(x)] for k, (_, x) in enumerate(tensor_leaves) if id(x) in by_id},
+                                  {i: x for i, x in enumerate(flat) if not isinstance(x, torch.Tensor)},
+                                  structure.describe(result, lambda x: isinstance(x, torch.Tensor), loc))
+        return tuple(x for _, x in tensor_leaves)
+
+    positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    forward.__signature__ = inspect.Signature([inspect.Parameter(n, positional) for n in ("self", *call.tensors)])  # type: ignore[attr-defined]
+    module = type("Step", (torch.nn.Module,), {"forward": forward})()
+    noted["code"] = forward.__code__
+    return module, noted
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """torch.export explains failures on stderr and warns about its own internals; our errors say what is needed."""
+    loggers = [logging.getLogger(n) for n in ("torch.fx.experimental.symbolic_shapes", "torch._export", "torch.export", "torch._dynamo")]
+    levels = [x.level for x in loggers]
+    try:
+        for x in loggers:
+            x.setLevel(logging.CRITICAL + 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for x, level in zip(loggers, levels):
+            x.setLevel(level)
+
+
+def trace(fn: Callable[..., Any], call: bind.Call, examples: Mapping[str, Like], dynamic: Mapping[str, Mapping[int, Any]]) -> Program:
+    """Capture fn on tensors like `examples`; `dynamic` gives a torch.export Dim for (argument, dim).
+
+    Raises CaptureError or UnsupportedOp, with the user's location where torch's exception has one.
+    """
+    loc = of_function(inspect.unwrap(fn))
+    module, noted = _entry(fn, call, loc)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fakes = {n: torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device=x.device) for n, x in examples.items()}
+    spec = {n: dict(dynamic.get(n, {})) or None for n in examples} if dynamic else None
+    token = _capturing.set(True)
+    try:
+        with _quiet(), torch.inference_mode(False), torch.no_grad(), preserve_node_meta(), contextlib.redirect_stderr(io.StringIO()):
+            exported = torch.export.export(module, (), fakes, strict=False, dynamic_shapes=spec).run_decompositions({})
+    except FusecError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever torch raises is about the user's function
+        raise _explain(error, of_traceback(error.__traceback__, noted["code"]), loc) from error
+    finally:
+        _capturing.reset(token)
+    back: _Return = noted["return"]
+    return Program(exported, tuple(examples), back.aliases, back.constants, back.structure)
+
+
+def _explain(error: BaseException, at: Loc, function: Loc) -> FusecError:
+    """torch's exception as ours: what was found, where, what to do."""
+    for e in _causes(error):
+        if isinstance(e, FusecError):
+            return e
+    text = str(error).strip()
+    where = at if at.frames else function
+    if any(isinstance(e, GuardOnDataDependentSymNode) for e in _causes(error)) or "data-dependent" in text:
+        return CaptureError("control flow or a size depends on the values of a tensor, which are known on the device only", where,
+                            "select with torch.where, or branch on a Python value or a shape")
+    if "Constraints violated" in text or "marked" in text and "dynamic" in text or "specialized" in text:
+        return CaptureError("the function fixes the size of a dim that must be free: " + _constraint(text), where,
+                            "compare no size that follows the rows with a constant, or make the dim static with dynamic_shapes")
+    unsupported = re.search(r"aten[.:]+(\w+)", text)
+    if isinstance(error, NotImplementedError) and unsupported:
+        return UnsupportedOp(f"aten.{unsupported.group(1)}: {first(text)}", where, alternatives(unsupported.group(1)))
+    return CaptureError(f"{type(error).__name__}: {first(text)}", where, "run the function on the example in eager mode: it must run there first")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def first(text: str) -> str:
+    """The first line that says something."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+
+
+def _constraint(text: str) -> str:
+    lines = [line.strip("- ").strip() for line in text.splitlines()]
+    said = [x for x in lines if x.startswith(("You marked", "Not all values", "The values of", "Specializations unexpectedly"))]
+    return said[0] if said else first(text)
+
+
+def alternatives(target: str) -> str:
+    """A hint that names supported ops with a similar name."""
+    near = nearest(target if "." in target else f"aten.{target}.default")
+    return f"supported ops of similar name: {', '.join(near)}" if near else "write it with supported ops (fusec.capture.ops.supported())"
