@@ -13,11 +13,21 @@ _PUBLIC = {
 __all__ = [*_PUBLIC]
 
 if TYPE_CHECKING:
-    from .api import Fused, check, compile, fuse
-    from .errors import (
-        ArgumentError, BuildError, CaptureError, FusecError, FusionError, InternalError, ResourceError, TargetError, UnsupportedOp,
-    )
-    from .runtime.artifact import Artifact, Kernel
+    from .api import Fused as Fused
+    from .api import check as check
+    from .api import compile as compile
+    from .api import fuse as fuse
+    from .errors import ArgumentError as ArgumentError
+    from .errors import BuildError as BuildError
+    from .errors import CaptureError as CaptureError
+    from .errors import FusecError as FusecError
+    from .errors import FusionError as FusionError
+    from .errors import InternalError as InternalError
+    from .errors import ResourceError as ResourceError
+    from .errors import TargetError as TargetError
+    from .errors import UnsupportedOp as UnsupportedOp
+    from .runtime.artifact import Artifact as Artifact
+    from .runtime.artifact import Kernel as Kernel
 
 
 def __getattr__(name: str) -> Any:

@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 
-from .compiler import Progress, graph_stages, kernels, start_builder
+from .capture.trace import capturing
+from .compiler import Progress, graph_stages, kernels
 from .errors import ArgumentError, CaptureError, FusecError
 from .ir.graph import Graph
 from .options import EXAMPLE_ROWS, archs, numerics_option
 from .passes.pipeline import Stages
 from .runtime import contract, launch
 from .runtime.artifact import Announce, Artifact, Dispatcher, Kernel, device_arch
+from .runtime.worker import start_builder
 
 Example = Callable[..., Mapping[str, Any]]
 Arch = str | Iterable[str] | None
@@ -64,23 +66,30 @@ def bind_example(fn: Callable[..., Any], inputs: Mapping[str, Any] | Sequence[An
     return dict(bound.arguments)
 
 
+def flatten(fn: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], Any]:
+    """(tensors by flat name, the arguments with placeholders for them): tensors in containers become arguments of their own."""
+    from .capture.bind import bind
+    call = bind(fn, arguments)
+    return call.tensors, call.tree
+
+
 def make_artifact(fn: Callable[..., Any], stages: Stages, example: Mapping[str, Any], dynamic_shapes: Any, made: Sequence[Kernel],
                   wanted: tuple[str, ...] | None) -> Artifact:
     """An artifact that compiles further variants from the same function when calls need them."""
-    tensors = {n: v for n, v in example.items() if isinstance(v, torch.Tensor)}
-    constants = {n: v for n, v in example.items() if n not in tensors}
+    from .capture.bind import fill
+    tensors, tree = flatten(fn, example)
     by_graph: dict[int, Stages] = {id(stages.graph): stages}
 
     def recapture(named: Mapping[str, torch.Tensor]) -> Graph:
-        given = {**stand_ins(stages.need("graph"), named, tensors), **constants}
-        found = capture_graph(fn, {n: given[n] for n in example}, dynamic_shapes, stages.numerics)
+        given = fill(tree, stand_ins(stages.need("graph"), named, tensors))
+        found = capture_graph(fn, given, dynamic_shapes, stages.numerics)
         by_graph[id(found.graph)] = found
         return found.need("graph")
 
     def compile_variant(graph: Graph, arch: str, alignment: Mapping[str, int], announce: Announce) -> Kernel:
         return kernels(by_graph[id(graph)], (arch,), alignment, announce=announce)[0]
 
-    return Artifact(fn, stages.need("graph"), example, made, compile_variant, recapture, wanted)
+    return Artifact(fn, stages.need("graph"), example, made, compile_variant, recapture, wanted, flatten)
 
 
 def stand_ins(graph: Graph | None, named: Mapping[str, torch.Tensor],
@@ -111,10 +120,16 @@ class Fused(Dispatcher):
     """
 
     def __init__(self, fn: Callable[..., Any], example: Example | None, dynamic_shapes: Any, numerics: str) -> None:
-        super().__init__(fn)
+        super().__init__(fn, flatten)
         functools.update_wrapper(self, fn)
         self.example, self.dynamic_shapes, self.numerics = example, dynamic_shapes, numerics_option(numerics)
         self._artifacts: list[Artifact] = []
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """Run the step on CUDA tensors; inside the capture of another function it is the plain function that it was."""
+        if capturing():
+            return self.reference(*args, **kwargs)
+        return super().__call__(*args, out=out, **kwargs)
 
     def __repr__(self) -> str:
         return f"<fusec function {self.reference.__module__}.{self.reference.__qualname__}>"
@@ -149,41 +164,40 @@ class Fused(Dispatcher):
         return compile(self.reference, self.inputs(rows, **sizes), self.dynamic_shapes, arch, numerics or self.numerics,
                        progress=progress)
 
-    def _plan(self, named: dict[str, torch.Tensor], constants: dict[str, Any], out: Any) -> launch.Plan:
+    def _plan(self, named: dict[str, torch.Tensor], tree: Any, out: Any) -> launch.Plan:
         if self.device_type == "cuda" and not torch.cuda.is_available():
             device_arch(torch.device("cuda"))
         if not self._artifacts and self.example is not None:
             self._capture(self.inputs())
         for artifact in self._artifacts:
             try:
-                artifact.check_call(named, constants)
+                artifact.check_call(named, tree)
             except ArgumentError:
                 continue
-            return artifact._plan(named, constants, out)
+            return artifact._plan(named, tree, out)
         contract.check_gradients(named)
         contract.check_devices(named, self.device_type)
-        return self._capture_call(named, constants)._plan(named, constants, out)
+        return self._capture_call(named, tree)._plan(named, tree, out)
 
     def _capture(self, example: Mapping[str, Any]) -> Artifact:
         stages = capture_graph(self.reference, example, self.dynamic_shapes, self.numerics)
         self._artifacts.append(make_artifact(self.reference, stages, example, self.dynamic_shapes, (), None))
         return self._artifacts[-1]
 
-    def _capture_call(self, named: Mapping[str, torch.Tensor], constants: Mapping[str, Any]) -> Artifact:
+    def _capture_call(self, named: Mapping[str, torch.Tensor], tree: Any) -> Artifact:
         """Capture from a call's tensors. Sizes and dtypes are the call's; what the first capture found to vary must agree."""
+        from .capture.bind import fill
         known = next(iter(self._artifacts), None)
         if known is None:
-            given = {**stand_ins(None, named, {}), **constants}
-            return self._capture({n: given[n] for n in self._names})
+            return self._capture(fill(tree, stand_ins(None, named, {})))
         loose = [replace(a, shape=tuple(n if isinstance(e, int) else e for e, n in zip(a.shape, named[a.name].shape))
                          if len(a.shape) == named[a.name].dim() else a.shape, strides=(None,) * len(a.shape))
                  for a in known.graph.arguments if a.name in named]
         contract.check_shapes(loose, named, {}, dtypes=False)
-        given = {**stand_ins(known.graph, named, known.example), **constants}
         try:
-            return self._capture({n: given[n] for n in self._names})
+            return self._capture(fill(tree, stand_ins(known.graph, named, known.example)))
         except (CaptureError, RuntimeError) as error:
-            known.check_call(named, constants)
+            known.check_call(named, tree)
             raise ArgumentError(f"{self.reference.__name__}: {error}") from error
 
 

@@ -19,17 +19,9 @@ from .passes.pipeline import Stages
 from .runtime.artifact import Kernel
 from .runtime.identity import graph_key, source_identity, versions
 from .runtime.store import Entry, Store, store
-from .runtime.worker import Worker, worker
+from .runtime.worker import BUILD, builder, start_builder
 
 Progress = Callable[[str], None]
-BUILD = "fusec.codegen.build"
-
-
-def start_builder() -> Worker:
-    """Start the process that builds kernels, so that it has loaded the DSL by the time it is needed."""
-    found = worker(BUILD)
-    found.start()
-    return found
 
 
 def plan(captured: TensorGraph, arch: str, numerics: str = "default", alignment: Mapping[str, int] | None = None,
@@ -68,8 +60,7 @@ def _take(found: dict[str, Kernel], arch: str, entry: Entry | None, stages: Stag
 
 
 def _replan(stages: Stages, arch: str, alignment: Mapping[str, int] | None) -> Stages:
-    begin = Stages(stages.captured, arch, stages.numerics, dict(alignment or {}), stages.graph)
-    return pipeline.compile(begin, arch)
+    return pipeline.compile(stages.for_arch(arch, alignment), arch)
 
 
 def _build(archs: Sequence[str], stages: Stages, alignment: Mapping[str, int] | None, keys: Mapping[str, str], place: Store,
@@ -84,7 +75,7 @@ def _build(archs: Sequence[str], stages: Stages, alignment: Mapping[str, int] | 
     progress(f"{stages.need('graph').name}: building for {', '.join(archs)}")
     jobs = [(f"{BUILD}:build", (planned[a].source, planned[a].kernel, a, _entry_name(planned[a], keys[a]))) for a in archs]
     found: dict[str, Kernel] = {}
-    for number, built in worker(BUILD).run(jobs) if jobs else ():
+    for number, built in builder.run(jobs) if jobs else ():
         arch = archs[number]
         progress(f"{stages.need('graph').name}: built for {arch}")
         seconds = spent[arch] + built.seconds

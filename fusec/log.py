@@ -16,9 +16,10 @@ class _Stderr(logging.Handler):
 
 
 def _ready() -> logging.Logger:
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
     if not logger.handlers and not logging.getLogger().handlers:
         logger.addHandler(_Stderr())
-        logger.setLevel(logging.INFO)
     return logger
 
 

@@ -5,9 +5,9 @@ import os
 from collections.abc import Iterable
 
 from .errors import FusecError, TargetError
+from .target import TARGETS, parse
 
 NUMERICS = ("default", "strict")
-COMMAND_LINE_ARCHS = ("sm_100a", "sm_90a")
 EXAMPLE_ROWS = 4
 
 
@@ -20,12 +20,8 @@ def numerics_option(given: str) -> str:
 
 def archs(given: str | Iterable[str]) -> tuple[str, ...]:
     """("sm_100a", "sm_90a") from "sm_100a,sm_90a" or a list; TargetError for one that is not known, with the known ones."""
-    from .target import TARGETS
     names = given.split(",") if isinstance(given, str) else list(given)
-    found = tuple(dict.fromkeys(n.strip() for n in names if n.strip()))
-    for name in found:
-        if name not in TARGETS:
-            raise TargetError(f"arch: expected one of {', '.join(TARGETS)}, found {name!r}")
+    found = tuple(dict.fromkeys(parse(n.strip()).name for n in names if n.strip()))
     if not found:
         raise TargetError(f"arch: expected one or more of {', '.join(TARGETS)}, found none")
     return found

@@ -38,6 +38,10 @@ class Stages:
             raise InternalError(f"the level {level} was not made")
         return value
 
+    def for_arch(self, arch: str, alignment: Mapping[str, int] | None = None) -> "Stages":
+        """The same captured function and graph, with what depends on the architecture still to be made."""
+        return Stages(self.captured, arch, self.numerics, dict(alignment or {}), self.graph)
+
 
 def _axes(s: Stages) -> Stages:
     from .front import to_graph

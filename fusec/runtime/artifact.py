@@ -18,6 +18,7 @@ from ..ir.kernel import KernelSpec, Parameter
 from ..ir.plan import Schedule
 from ..log import log
 from ..options import strict
+from ..target import of_capability
 from . import contract, launch
 
 if TYPE_CHECKING:
@@ -96,27 +97,31 @@ def device_arch(device: torch.device) -> str:
     """The architecture of a CUDA device; TargetError where there is none or fusec does not know it."""
     if not torch.cuda.is_available():
         raise TargetError("no CUDA device: kernels can be compiled here (arch=…) but not run")
-    from ..target import of_capability
-    major, minor = torch.cuda.get_device_capability(device)
-    return of_capability(major, minor, torch.cuda.get_device_name(device))
+    return of_capability(*torch.cuda.get_device_capability(device), torch.cuda.get_device_name(device))
 
 
 PLANS = 4096
 """Plans kept at most by one callable; they are cheap to make again."""
 
 
+Flatten = Callable[[Callable[..., Any], Mapping[str, Any]], tuple[dict[str, torch.Tensor], Any]]
+"""(function, its arguments by parameter) -> (tensors by flat name, the arguments with placeholders for the tensors)."""
+
+SIMPLE = (int, float, bool, str, type(None), torch.dtype)
+"""Types of arguments that hold no tensor and have a value of their own."""
+
+
 class Dispatcher:
-    """A callable over a plain function's signature that keeps one launch plan per combination of layouts."""
+    """A callable over a plain function's signature that keeps one launch plan per combination of layouts and constants."""
 
     device_type = "cuda"
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], flatten: Flatten) -> None:
         self.reference = fn
         self.signature = inspect.signature(fn)
-        for p in self.signature.parameters.values():
-            if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-                raise FusecError(f"{fn.__name__}: expected named parameters, found {p}", hint="write the parameters out")
         self._names = tuple(self.signature.parameters)
+        self._plain = not any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in self.signature.parameters.values())
+        self._flatten = flatten
         self._plans: dict[tuple[Any, ...], launch.Plan] = {}
         self._compiling = threading.RLock()
 
@@ -125,21 +130,34 @@ class Dispatcher:
 
         Raises ArgumentError before anything is written where an argument does not fit, TargetError without a device or kernel.
         """
-        values = args if not kwargs and len(args) == len(self._names) else self._bind(args, kwargs)
-        tensors, key, recording = [], [], torch.is_grad_enabled()
-        for v in values:
-            if isinstance(v, torch.Tensor):
-                tensors.append(v)
-                key.append((v.__class__, v.shape, v.stride(), v.dtype, v.get_device(), v.data_ptr() & 31,
-                            recording and v.requires_grad))
-            else:
-                key.append((v.__class__, _hashable(v)))
+        values = args if not kwargs and self._plain and len(args) == len(self._names) else self._bind(args, kwargs)
+        try:
+            tensors, key = self._keyed(values)
+        except (RuntimeError, NotImplementedError):  # A tensor without strides or memory: say which, and why it will not do.
+            self._new_plan(values, out)
+            raise
         if out is not None:
             return self._call_into(out, values, tensors, key)
         plan = self._plans.get(found := tuple(key))
         if plan is None:
             plan = self._remember(found, self._new_plan(values, None))
         return plan.run(tensors, ())
+
+    def _keyed(self, values: Sequence[Any]) -> tuple[list[torch.Tensor], list[Any]]:
+        """The tensors of a call, and what its plan depends on."""
+        tensors, key, recording = [], [], torch.is_grad_enabled()
+        for v in values:
+            if isinstance(v, torch.Tensor):
+                tensors.append(v)
+                key.append((v.__class__, v.shape, v.stride(), v.dtype, v.get_device(), v.data_ptr() & 31,
+                            recording and v.requires_grad))
+            elif isinstance(v, SIMPLE):
+                key.append((v.__class__, repr(v) if v.__class__ is float else v))  # 0.0 == -0.0, nan != nan
+            else:
+                named, tree = self._flatten(self.reference, dict(zip(self._names, values)))
+                tensors, key = self._keyed(tuple(named.values()))
+                return tensors, [*key, repr(tree)]
+        return tensors, key
 
     def _call_into(self, out: Any, values: Sequence[Any], tensors: list[torch.Tensor], key: list[Any]) -> Any:
         leaves = list(out.values()) if isinstance(out, dict) else list(out) if isinstance(out, (tuple, list)) else [out]
@@ -150,8 +168,7 @@ class Dispatcher:
         plan = self._plans.get(found := tuple(key))
         if plan is None:
             plan = self._remember(found, self._new_plan(values, out))
-        named = dict(zip(plan.names, tensors))
-        given = launch.unpack_outputs(plan.graph, out, named)
+        given = launch.unpack_outputs(plan.graph, out, dict(zip(plan.names, tensors)))
         return plan.run(tensors, [given[a.name] for a in plan.graph.fresh])
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
@@ -160,13 +177,16 @@ class Dispatcher:
         except TypeError as error:
             raise ArgumentError(f"{self.reference.__name__}: {error}") from None
         bound.apply_defaults()
-        return tuple(bound.arguments.values())
+        return tuple(bound.arguments[n] for n in self._names)
 
     def _new_plan(self, values: Sequence[Any], out: Any) -> launch.Plan:
-        named = {n: contract.check_kind(n, v) for n, v in zip(self._names, values) if isinstance(v, torch.Tensor)}
-        constants = {n: v for n, v in zip(self._names, values) if not isinstance(v, torch.Tensor)}
+        named, tree = self._flatten(self.reference, dict(zip(self._names, values)))
+        for name, value in named.items():
+            contract.check_kind(name, value)
+        if not named:
+            raise ArgumentError(f"{self.reference.__name__}: expected tensors, given none")
         with self._compiling:
-            return self._plan(named, constants, out)
+            return self._plan(named, tree, out)
 
     def _remember(self, key: tuple[Any, ...], plan: launch.Plan) -> launch.Plan:
         if len(self._plans) >= PLANS:
@@ -174,16 +194,8 @@ class Dispatcher:
         self._plans[key] = plan
         return plan
 
-    def _plan(self, named: dict[str, torch.Tensor], constants: dict[str, Any], out: Any) -> launch.Plan:
+    def _plan(self, named: dict[str, torch.Tensor], tree: Any, out: Any) -> launch.Plan:
         raise NotImplementedError
-
-
-def _hashable(value: Any) -> Any:
-    try:
-        hash(value)
-        return value
-    except TypeError:
-        return repr(value)
 
 
 Recapture = Callable[[Mapping[str, torch.Tensor]], Graph]
@@ -199,11 +211,10 @@ class Artifact(Dispatcher):
     """
 
     def __init__(self, fn: Callable[..., Any], graph: Graph, example: Mapping[str, Any], kernels: Sequence[Kernel],
-                 compile: Compile, recapture: Recapture, archs: tuple[str, ...] | None) -> None:
-        super().__init__(fn)
+                 compile: Compile, recapture: Recapture, archs: tuple[str, ...] | None, flatten: Flatten) -> None:
+        super().__init__(fn, flatten)
         self.name, self.archs = graph.name, archs
-        self.example = {n: v for n, v in example.items() if isinstance(v, torch.Tensor)}
-        self.constants = {n: v for n, v in example.items() if n not in self.example}
+        self.example, self._tree = flatten(fn, example)
         self._graphs: dict[tuple[Any, ...], Graph] = {_strides(graph): graph}
         self._kernels: dict[tuple[Any, ...], Kernel] = {(_strides(graph), k.arch, ()): k for k in kernels}
         self._compile, self._recapture = compile, recapture
@@ -228,16 +239,16 @@ class Artifact(Dispatcher):
     def __repr__(self) -> str:
         return f"<fusec artifact {self.name}: {', '.join(f'{k.name} for {k.arch}' for k in self.kernels) or 'no kernel yet'}>"
 
-    def check_call(self, named: Mapping[str, torch.Tensor], constants: Mapping[str, Any]) -> None:
+    def check_call(self, named: Mapping[str, torch.Tensor], tree: Any) -> None:
         """Raise ArgumentError where dtypes, sizes or constants of a call are not those it was compiled for; strides may differ."""
-        self._check_constants(constants)
+        self._check_constants(tree)
         try:
             contract.check_shapes(self.graph.arguments, named, {})
         except contract.LayoutError:
             pass
 
-    def _plan(self, named: dict[str, torch.Tensor], constants: dict[str, Any], out: Any) -> launch.Plan:
-        self._check_constants(constants)
+    def _plan(self, named: dict[str, torch.Tensor], tree: Any, out: Any) -> launch.Plan:
+        self._check_constants(tree)
         if self.device_type == "cuda" and not torch.cuda.is_available():
             device_arch(torch.device("cuda"))
         contract.check_gradients(named)
@@ -255,17 +266,14 @@ class Artifact(Dispatcher):
         return launch.Plan(device, launches, allocations, apart, names, {n: contract.view(t) for n, t in everything.items()},
                            launch.returned(graph, names), launch.packer(graph.structure), graph)
 
-    def _check_constants(self, constants: Mapping[str, Any]) -> None:
-        for name, value in constants.items():
-            if name in self.example:
-                raise ArgumentError(f"argument {name}: expected a tensor, given {type(value).__name__}")
-        for name, expected in self.constants.items():
-            if name not in constants:
-                raise ArgumentError(f"argument {name}: expected {expected!r}, which it was compiled for, given a tensor")
-            given = constants[name]
+    def _check_constants(self, tree: Mapping[str, Any]) -> None:
+        for name, expected in self._tree.items():
+            given = tree.get(name)
             if type(given) is not type(expected) or repr(given) != repr(expected):
-                raise ArgumentError(f"argument {name}: expected {expected!r}, which it was compiled for, given {given!r}",
-                                    hint="compile another artifact for it, or decorate the function with @fusec.fuse")
+                wanted = "a tensor" if name in self.example else f"{expected!r}, which it was compiled for"
+                found = "a tensor" if type(given).__name__ == "Slot" else repr(given)
+                raise ArgumentError(f"argument {name}: expected {wanted}, given {found}",
+                                    hint="" if name in self.example else "compile another artifact for it, or use @fusec.fuse")
 
     def _graph_for(self, named: Mapping[str, torch.Tensor]) -> tuple[Graph, dict[str, int]]:
         """The graph whose strides fit, captured anew where none does, and the sizes of its symbols."""

@@ -30,7 +30,7 @@ def check_shapes(arguments: Sequence[Argument], tensors: Mapping[str, torch.Tens
 
     Raises ArgumentError for dtypes and shapes, LayoutError for strides.
     """
-    origin: dict[str, str] = {}
+    origin = dict.fromkeys(sizes, "the arguments")
     for a in arguments:
         if a.name not in tensors:
             raise ArgumentError(f"argument {a.name}: expected a tensor, given none")

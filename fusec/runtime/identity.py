@@ -13,9 +13,10 @@ import tokenize
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from ..codegen.toolchain import DSL, FFI, libraries
 from ..errors import InternalError, Loc
 
 FORMAT = "1"
@@ -48,16 +49,12 @@ def canonical(value: Any) -> str:
 def versions() -> Mapping[str, str]:
     """Versions that shape an object: fusec, each package of the DSL, tvm-ffi ("absent" where missing) and the Python ABI."""
     from .. import __version__
-    found = {"fusec": __version__, "python": f"{sys.implementation.cache_tag}-{platform.machine()}-{sys.platform}"}
-    for name in ("nvidia-cutlass-dsl", "apache-tvm-ffi"):
+    found = {"fusec": __version__, "python": f"{sys.implementation.cache_tag}-{platform.machine()}-{sys.platform}", **libraries()}
+    for name in (DSL, FFI):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "absent"
-    for part in distributions():
-        name = (part.metadata["Name"] or "").lower().replace("_", "-")
-        if name.startswith("nvidia-cutlass-dsl-libs"):
-            found[name] = part.version
     return dict(sorted(found.items()))
 
 

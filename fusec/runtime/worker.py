@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -177,15 +177,14 @@ def _finish(child: _Child) -> tuple[int, str, Any]:
     return child.number, kind, value
 
 
-_workers: dict[str, Worker] = {}
+BUILD = "fusec.codegen.build"
+builder = Worker(BUILD)
+"""This process' worker."""
 
 
-def worker(preload: str) -> Worker:
-    """This process' worker that has imported `preload`."""
-    if preload not in _workers:
-        _workers[preload] = Worker(preload)
-        atexit.register(_workers[preload].close)
-    return _workers[preload]
+def start_builder() -> None:
+    """Start the process that builds kernels, so that it has loaded the DSL by the time it is needed."""
+    builder.start()
 
 
-Progress = Callable[[str], None]
+atexit.register(builder.close)

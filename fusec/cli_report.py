@@ -1,0 +1,91 @@
+"""What `fusec compile` prints: one row per kernel, as a table or as JSON."""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from .ir.tensor import Input, TensorGraph
+from .passes.traffic import bytes_moved
+from .runtime.artifact import Artifact, Kernel
+from .target import parse
+
+
+def ops_fused(captured: TensorGraph) -> int:
+    """How many PyTorch operations of the function the kernel holds: runs of nodes that one captured op became count once."""
+    count, last = 0, None
+    for node in captured.nodes:
+        if not isinstance(node.op, Input) and node.source:
+            count += (node.source, node.loc) != last
+            last = (node.source, node.loc)
+    return count
+
+
+def row(kernel: Kernel, artifact: Artifact) -> dict[str, Any]:
+    """The fields of a kernel: sizes in bytes, times in µs and seconds; bytes and floor at the example's sizes."""
+    moved = bytes_moved(kernel.graph, artifact.sizes)
+    return {
+        "function": kernel.function, "name": kernel.name, "arch": kernel.arch, "ops": ops_fused(kernel.stages.need("captured")),
+        "grid": ["*".join(map(str, factors)) or "1" for factors in kernel.grid], "threads": kernel.threads,
+        "smem_bytes": kernel.smem_bytes, "registers": kernel.resources.get("registers"), "spills": kernel.resources.get("spills"),
+        "barriers": kernel.resources.get("barriers"), "bytes_moved": moved,
+        "floor_us": round(moved / (parse(kernel.arch).bandwidth_tb_s * 1e6), 3), "key": kernel.key, "seconds": kernel.seconds,
+    }
+
+
+def notes(artifact: Artifact) -> list[str]:
+    """What the numbers of a row hold for."""
+    sizes = ", ".join(f"{name} = {n}" for name, n in artifact.sizes.items()) or "the example's sizes"
+    found = [f"{artifact.name}: bytes and floor at {sizes}"]
+    for kernel in artifact.kernels:
+        target = parse(kernel.arch)
+        rate = "measured stream" if target.stream_tb_s else "peak by its data sheet"
+        found.append(f"floor on {target.name}: {target.bandwidth_tb_s:g} TB/s, {rate}")
+    return found
+
+
+def as_json(rows: list[dict[str, Any]], remarks: list[str]) -> str:
+    return json.dumps({"kernels": rows, "notes": remarks}, indent=2, ensure_ascii=False)
+
+
+COLUMNS = ("function", "arch", "ops", "grid", "threads", "shared", "regs", "spills", "barriers", "bytes moved", "floor", "key",
+           "seconds")
+
+
+def cells(r: Mapping[str, Any]) -> list[str]:
+    """A row of the table."""
+    grid = list(r["grid"])
+    while len(grid) > 1 and grid[-1] == "1":
+        grid.pop()
+    show = [r["function"], r["arch"], r["ops"], " × ".join(g.replace("*", "·") for g in grid), r["threads"], size(r["smem_bytes"]),
+            r["registers"], r["spills"], r["barriers"], size(r["bytes_moved"]), f"{r['floor_us']:.2f} µs", r["key"][:12],
+            f"{r['seconds']:.2f}" if r["seconds"] else "stored"]
+    return ["?" if v is None else str(v) for v in show]
+
+
+def size(count: int) -> str:
+    """Bytes in a unit that a person reads."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.4g} {unit}"
+    return f"{count} B"
+
+
+def print_table(rows: list[dict[str, Any]], remarks: list[str]) -> None:
+    """The table on standard output: as wide as the terminal, and as wide as it needs where there is none."""
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if name in ("function", "arch", "grid", "key") else "right",
+                         overflow="fold", no_wrap=not console.is_terminal)
+    for r in rows:
+        table.add_row(*cells(r))
+    if not console.is_terminal:
+        console.width = max(console.measure(table).maximum, 80) if console.width < 400 else console.width
+        console.width = max(Console(width=400).measure(table).maximum, 80)
+    console.print(table)
+    for remark in remarks:
+        console.print(remark, style="dim", markup=False, soft_wrap=True)
