@@ -104,7 +104,16 @@ class _Rewriter:
             return self._join(node, op)
         if isinstance(op, Gather):
             return self._gather(node, op)
+        if isinstance(op, Update) and op.index is None and op.where is None:
+            return self._whole(node, op)
         return None
+
+    def _whole(self, node: TensorNode, op: Update) -> str | None:
+        """Everything replaced by a value is the value: Update(t, v) -> v."""
+        value = self.nodes[op.value]
+        if value.dtype != node.dtype:
+            return None
+        return op.value if value.shape == node.shape else self._new(node, Expand(op.value), node.shape)
 
     def _reshape(self, node: TensorNode, op: Reshape) -> str | None:
         """Reshape(Reshape(x)) -> Reshape(x); Reshape(x) to its own shape -> x."""

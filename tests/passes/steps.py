@@ -1,0 +1,262 @@
+"""Decode steps in many styles, as users write them, with example inputs: what the front passes must keep the meaning of.
+
+Each entry of STEPS is (function, make) where make(rows) gives the arguments; rows are dim 0 of the arguments in ROWED unless said
+otherwise. Sizes are small and odd so that no two dims are alike by chance.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+BF16 = torch.bfloat16
+STEPS: dict[str, tuple[Callable[..., object], Callable[[int], dict[str, torch.Tensor]]]] = {}
+
+
+def step(make: Callable[[int], dict[str, torch.Tensor]]) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    def record(fn: Callable[..., object]) -> Callable[..., object]:
+        STEPS[fn.__name__] = (fn, make)
+        return fn
+    return record
+
+
+def n(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> torch.Tensor:
+    return (scale * torch.randn(*shape)).to(dtype)
+
+
+def slots(rows: int, of: int = 0) -> torch.Tensor:
+    return torch.randperm(of or rows + 4)[:rows]
+
+
+# ---- one convolved row cut into query, key, value, in every way ----------------------------------------------------------------------
+
+def _conv(x, window, weight):
+    full = torch.cat([window, x.unsqueeze(-1)], -1)
+    window.copy_(full[..., 1:])
+    return F.silu((full * weight).sum(-1))
+
+
+def _delta(q, k, v, beta, state, idx):
+    q = F.normalize(q, dim=-1)
+    k = k / (k.norm(dim=-1, keepdim=True) + 1e-6)
+    h = state[idx]
+    u = (v - (h * k.unsqueeze(-2)).sum(-1)) * beta.unsqueeze(-1)
+    h = h + u.unsqueeze(-1) * k.unsqueeze(-2)
+    state[idx] = h
+    return (h @ q.unsqueeze(-1)).squeeze(-1)
+
+
+def _cut(h: int, d: int) -> Callable[[int], dict[str, torch.Tensor]]:
+    return lambda r: dict(x=n(r, 3 * h * d), window=n(r, 3 * h * d, 3), weight=n(3 * h * d, 4), beta=torch.rand(r, h),
+                          state=n(r + 4, h, d, d), idx=slots(r))
+
+
+@step(_cut(2, 8))
+def cut_by_slices(x, window, weight, beta, state, idx):
+    heads, dim = state.shape[1:3]
+    y = _conv(x, window, weight)
+    hd = heads * dim
+    q, k, v = (y[:, i * hd:(i + 1) * hd].reshape(-1, heads, dim) for i in range(3))
+    return _delta(q, k, v, beta, state, idx)
+
+
+@step(_cut(2, 8))
+def cut_by_chunk(x, window, weight, beta, state, idx):
+    q, k, v = (t.unflatten(-1, state.shape[1:3]) for t in _conv(x, window, weight).chunk(3, -1))
+    return _delta(q, k, v, beta, state, idx)
+
+
+@step(_cut(2, 8))
+def cut_by_view(x, window, weight, beta, state, idx):
+    y = _conv(x, window, weight).view(x.shape[0], 3, *state.shape[1:3])
+    return _delta(y[:, 0], y[:, 1], y[:, 2], beta, state, idx)
+
+
+@step(lambda r: dict(x=n(r, 64), window=n(r, 64, 3), weight=n(64, 4), beta=torch.rand(r, 4), state=n(r + 4, 4, 8, 8), idx=slots(r)))
+def cut_unevenly(x, window, weight, beta, state, idx):
+    """Two key heads, four value heads: the parts are 16, 16 and 32 wide."""
+    y = _conv(x, window, weight)
+    q, k, v = y.split([16, 16, 32], -1)
+    q = q.view(-1, 2, 8).repeat_interleave(2, dim=1)
+    k = k.view(-1, 2, 8).repeat_interleave(2, dim=1)
+    return _delta(q, k, v.view(-1, 4, 8), beta, state, idx)
+
+
+@step(lambda r: dict(x=n(r, 3, 2, 8), past=n(r, 3, 3, 2, 8), weight=n(3, 2, 8, 4)))
+def conv_axes_apart(x, past, weight):
+    """Taps as the second dim; the past moves on by a cat that is written back."""
+    full = torch.cat((past, x[:, None]), 1)
+    past[:] = full[:, 1:]
+    return torch.einsum("rtphd,phdt->rphd", full, weight)
+
+
+@step(lambda r: dict(x=n(r, 10), past=n(r + 4, 10, 3), weight=n(10, 4), idx=slots(r)))
+def window_by_index_copy(x, past, weight, idx):
+    old = past.index_select(0, idx)
+    y = old[..., 0] * weight[:, 0] + old[..., 1] * weight[:, 1] + old[..., 2] * weight[:, 2] + x * weight[:, 3]
+    past.index_copy_(0, idx, torch.cat([old[..., 1:], x.unsqueeze(-1)], -1))
+    return F.silu(y)
+
+
+@step(lambda r: dict(x=n(r, 10), past=n(r, 10, 3), weight=n(10, 4)))
+def window_in_place_pieces(x, past, weight):
+    """The window moves by two writes into slices of itself."""
+    y = (past * weight[:, :3]).sum(-1) + x * weight[:, 3]
+    past[:, :, :-1] = past[:, :, 1:].clone()
+    past[:, :, -1] = x
+    return y
+
+
+# ---- recurrences --------------------------------------------------------------------------------------------------------------------
+
+@step(lambda r: dict(q=n(r, 2, 6), k=n(r, 2, 6), v=n(r, 2, 10), g=-n(r, 2, 6).abs(), pool=n(r + 4, 2, 6, 10), idx=slots(r)))
+def key_value_state(q, k, v, g, pool, idx):
+    h = pool[idx] * g.exp()[..., None] + k[..., :, None] * v[..., None, :]
+    pool[idx] = h
+    return (q.unsqueeze(-2) @ h).squeeze(-2)
+
+
+@step(lambda r: dict(q=n(r, 2, 6), k=n(r, 2, 6), v=n(r, 6, 10), pool=n(r, 6, 6, 10)))
+def grouped_by_expand(q, k, v, pool):
+    rows = q.shape[0]
+    q = q[:, :, None].expand(rows, 2, 3, 6).reshape(rows, 6, 6)
+    k = k.unsqueeze(2).expand(-1, -1, 3, -1).flatten(1, 2)
+    pool.mul_(0.9).add_(torch.einsum("rhk,rhv->rhkv", k, v))
+    return torch.matmul(q.unsqueeze(2), pool).squeeze(2)
+
+
+@step(lambda r: dict(q=n(r, 3, 6), k=n(r, 3, 6), v=n(r, 3, 10), i=n(r, 3), f=n(r, 3), c=n(r, 3, 6, 10), norm=n(r, 3, 6), m=n(r, 3)))
+def exponential_gates(q, k, v, i, f, c, norm, m):
+    """Three states of different ranks, all in place, with a running maximum."""
+    logf = F.logsigmoid(f)
+    top = torch.maximum(logf + m, i)
+    keep, add = torch.exp(logf + m - top), torch.exp(i - top)
+    c.copy_(keep[..., None, None] * c + add[..., None, None] * (k[..., None] * v[..., None, :]))
+    norm.copy_(keep[..., None] * norm + add[..., None] * k)
+    m.copy_(top)
+    num = torch.einsum("rhkv,rhk->rhv", c, q)
+    den = torch.maximum((norm * q).sum(-1).abs(), torch.exp(-top))
+    return num / den[..., None]
+
+
+@step(lambda r: dict(k=n(r, 2, 2, 8), v=n(r, 2, 2, 8), beta=torch.rand(r, 2, 2), q=n(r, 2, 8), state=n(r, 2, 8, 8)))
+def two_householder_steps(k, v, beta, q, state):
+    h = state
+    for j in range(2):
+        kj, vj = k[:, j], v[:, j]
+        err = vj - torch.einsum("rhvk,rhk->rhv", h, kj)
+        h = h + (beta[:, j, :, None] * err)[..., None] * kj[..., None, :]
+    state.copy_(h)
+    return torch.einsum("rhvk,rhk->rhv", h, q)
+
+
+@step(lambda r: dict(k=n(r, 3, 8), v=n(r, 3, 8), w=n(r, 3, 8, 8), s=n(r, 3, 8, 8), lr=torch.rand(r, 3)))
+def momentum(k, v, w, s, lr):
+    grad = torch.einsum("rhi,rhj->rhij", torch.einsum("rhij,rhj->rhi", w, k) - v, k)
+    s.mul_(0.9).sub_(lr[..., None, None] * grad)
+    w += s
+    return torch.einsum("rhij,rhj->rhi", w, k)
+
+
+@step(lambda r: dict(x=n(r, 8), state=n(r, 8, 8)))
+def outer_product_of_itself(x, state):
+    """The same value along two axes of one state, and the state beside its transpose."""
+    state += x[:, :, None] * x[:, None, :]
+    return (state + state.mT).sum(-1)
+
+
+@step(lambda r: dict(x=n(r, 6, 4), a=n(6, 4), dt=n(r, 6), b=n(r, 5), c=n(r, 5), d=n(6), state=n(r, 6, 4, 5)))
+def state_space(x, a, dt, b, c, d, state):
+    dt = F.softplus(dt)
+    decay = torch.exp(dt[..., None] * -torch.exp(a))
+    new = state * decay[..., None] + (dt[..., None] * x)[..., None] * b[:, None, None]
+    state.copy_(new)
+    return torch.sum(new * c[:, None, None, :], dim=-1) + d[:, None] * x
+
+
+@step(lambda r: dict(q=n(r, 4, 2, 6, dtype=BF16), k=n(r, 4, 2, 6, dtype=BF16), v=n(r, 4, 2, 10, dtype=BF16), pool=n(r + 4, 2, 6, 10, dtype=BF16),
+                     idx=slots(r)))
+def several_tokens(q, k, v, pool, idx):
+    h = pool[idx].float()
+    o = torch.zeros(q.shape[0], 4, 2, 10)
+    for t in range(4):
+        h = 0.9 * h + k[:, t].float().unsqueeze(-1) * v[:, t].float().unsqueeze(-2)
+        o[:, t] = torch.einsum("rhk,rhkv->rhv", q[:, t].float(), h)
+    pool[idx] = h.to(BF16)
+    return o.to(BF16)
+
+
+# ---- norms, rotations, merges ---------------------------------------------------------------------------------------------------------
+
+@step(lambda r: dict(x=n(r, 34, dtype=BF16), residual=n(r, 34, dtype=BF16), weight=n(34)))
+def add_norm_quant(x, residual, weight):
+    residual += x
+    h = residual.float()
+    h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6) * weight
+    scale = (h.abs().amax(-1, keepdim=True) / 448.0).clamp(min=1e-12)
+    return (h / scale).to(torch.float8_e4m3fn), scale
+
+
+@step(lambda r: dict(q=n(r, 4, 8), k=n(r, 2, 8), table=n(50, 8), positions=torch.randint(50, (r,)), w=n(8)))
+def rope_by_halves(q, k, table, positions, w):
+    cos, sin = table[positions].chunk(2, -1)
+
+    def turn(t):
+        a, b = t.chunk(2, dim=-1)
+        c, s = cos[:, None], sin[:, None]
+        return torch.cat([a * c - b * s, b * c + a * s], -1)
+
+    def norm(t):
+        return t * torch.rsqrt(t.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+    return turn(norm(q)), turn(norm(k))
+
+
+@step(lambda r: dict(q=n(r, 4, 8), cos=n(50, 4), sin=n(50, 4), positions=torch.randint(50, (r,))))
+def rope_by_pairs(q, cos, sin, positions):
+    a, b = q[..., 0::2], q[..., 1::2]
+    c, s = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
+    return torch.stack((a * c - b * s, a * s + b * c), dim=-1).flatten(-2)
+
+
+@step(lambda r: dict(o=n(r, 3, 5, 7), lse=n(r, 3, 5)))
+def merge_parts(o, lse):
+    top = lse.amax(1, keepdim=True)
+    w = torch.exp(lse - top)
+    total = w.sum(1)
+    return (w.unsqueeze(-1) * o).sum(1) / total.unsqueeze(-1), total.log() + top.squeeze(1)
+
+
+@step(lambda r: dict(x=n(r, 6, 9), w=n(9), g=n(r, 54)))
+def gated_norm(x, w, g):
+    y = F.rms_norm(x.float(), (9,), w, 1e-5).flatten(-2)
+    return y * torch.sigmoid(g)
+
+
+@step(lambda r: dict(q=n(r, 7), snaps=n(r, 3, 7)))
+def softmax_over_few(q, snaps):
+    p = torch.softmax((snaps * q[:, None]).sum(-1), -1)
+    return torch.bmm(p[:, None], snaps)[:, 0]
+
+
+@step(lambda r: dict(x=n(r, 12), cache=n(2, r + 4, 12), idx=slots(r)))
+def one_layer_of_a_cache(x, cache, idx):
+    """An update through an index inside one layer of a tensor with several."""
+    cache[1, idx] = x * 2
+    layer = cache[0]
+    layer[idx] = layer[idx] + x
+    return x
+
+
+@step(lambda r: dict(x=n(r, 12), pages=n(5, 4, 12), idx=slots(r, 20)))
+def paged_rows(x, pages, idx):
+    """Flat slots of pages: the index is divided, in the function and by the view."""
+    old = pages[idx // 4, idx % 4]
+    pages.view(20, 12)[idx] = old + x
+    return old
+
+
+@step(lambda r: dict(x=n(r, 12)))
+def iota_mask(x):
+    i = torch.arange(12)
+    return torch.where(i[:, None] >= i, x[:, None, :], 0.0).sum(-1)
