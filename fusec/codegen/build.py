@@ -1,5 +1,7 @@
-"""Source text → object: runs the kernel compiler on an emitted file. Not safe in threads, and a compiler that dies takes its process
-along: `build` is for a child process (runtime/worker.py), importing this module brings the compiler in.
+"""Source text → object: runs the kernel compiler on an emitted file.
+
+The compiler is not safe in threads, and takes its process along when it dies: `build` is for a child process (runtime/worker.py).
+Importing this module brings the compiler in.
 """
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ def _imported(path: Path) -> ModuleType:
 
 
 def fake_tensors(parameters: tuple[Parameter, ...]) -> list[Any]:
-    """Stand-ins by which the compiled entry checks dtype, rank, sizes (one symbol, one size), static strides, divisibility, alignment."""
+    """Stand-ins that tell the compiled entry what to check: dtype, rank, sizes (one symbol, one size), strides, alignment."""
     symbols: dict[str, Any] = {}
 
     def size(extent: int | str) -> Any:

@@ -164,6 +164,8 @@ class Copies:
         if same and not once:
             return f"cute.autovec_copy({source}, {target})"
         helper = ("load" if isinstance(s.target, Elem) else "store") + ("_once" if once else "")
+        if memory == "f8e5m2" and isinstance(s.source, Elem):
+            helper = "store_e5m2"
         self.uses.helpers.add(helper)
         return f"{helper}({source}, {target})"
 
@@ -213,9 +215,10 @@ class Copies:
         e, place = _registers(s), _memory(s)
         if s.width > 1:
             raise InternalError(f"scalar register {e.name} in an access of {s.width} neighbours")
+        dtype = self._memory_dtype(place)
         self.uses.helpers.add("tile")
         where = self._view(place, place.offset, 1, (1,), (1,))
-        helper = "load_one" if isinstance(s.target, Elem) else "store_one"
+        helper = "load_one" if isinstance(s.target, Elem) else "store_one_e5m2" if dtype == "f8e5m2" else "store_one"
         self.uses.helpers.add(helper)
         if isinstance(s.target, Elem):
             return f"{self.express.element(e)} = load_one({where})"

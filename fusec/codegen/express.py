@@ -15,7 +15,7 @@ from .spell import ATOM, BOOL, COMPARE, FLOAT, INTEGER, PRODUCT, SHIFT, SUM, TYP
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of an expression: its precedence, and its kind: f32, i32, i64, bool, py (known while tracing), float, int (literals)."""
+    """A piece of an expression, its precedence, its kind: f32, i32, i64, bool; py (known while tracing); float, int (literal)."""
 
     text: str
     level: int = ATOM
@@ -28,7 +28,7 @@ class Text:
 
 @dataclass(slots=True)
 class Uses:
-    """What an emitted file turned out to need: device functions, composites, names to import from cutlass. Filled while spelling."""
+    """What an emitted file turned out to need, noted while spelling: device functions, composites, cutlass types, identifiers."""
 
     helpers: set[str] = field(default_factory=set)
     composites: set[str] = field(default_factory=set)
@@ -126,7 +126,8 @@ class Expressions:
         self.uses.names.add(source)
         bounds = self.scope.bounds.get(d.source)
         if step > 1:
-            source, level = (f"{source} >> {step.bit_length() - 1}", SHIFT) if not step & (step - 1) else (f"{source} // {step}", PRODUCT)
+            power = not step & (step - 1)
+            source, level = (f"{source} >> {step.bit_length() - 1}", SHIFT) if power else (f"{source} // {step}", PRODUCT)
         if not d.extent or (bounds is not None and bounds[0] >= 0 and bounds[1] <= d.step * d.extent):
             return Text(source, level, "i32")
         inner = Text(source, level).at(ATOM)

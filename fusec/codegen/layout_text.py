@@ -9,7 +9,7 @@ OPEN, CLOSE = "([", ")]"
 
 
 def _breaks(line: str, depth: int) -> list[tuple[int, int]]:
-    """(bracket depth, position) of every place where a line may go on below: after a comma or before an operator, inside brackets."""
+    """(bracket depth, position) of each place inside brackets where a line may go on below: after a comma, before an operator."""
     found, quoted = [], False
     for i, c in enumerate(line):
         quoted ^= c == '"'

@@ -1,7 +1,8 @@
-"""KernelSpec → source text of one CuTe-DSL file. Decisions about text are made here, over the spec; templates only place the pieces."""
+"""KernelSpec → source text of one CuTe-DSL file. Text is decided here, over the spec; templates only place the pieces."""
 from __future__ import annotations
 
 import functools
+import textwrap
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -81,17 +82,17 @@ class _File:
         """The whole file, ending with a newline."""
         statements = self._sequence(self.spec.body, 1)
         prologue = self._prologue()
-        composites = [_fill("function.j2", name=f.name, parameters=f.parameters, doc=f.doc, body=[w for b in f.body for w in _body(b)])
+        composites = [_fill("function.j2", name=f.name, parameters=f.parameters, doc=_doc(f.doc), body=_body(f.body))
                       for f in composite_functions(self.uses)]
         device = closure(self.uses.helpers)
         functions = [f.text for f in device] + composites
         tensors = [f"{self.scope.name('tensor', p.name)}: cute.Tensor" for p in self.spec.parameters]
         launch = self._launch()
         imports = self._imports({i for f in device for i in f.imports}, [*functions, *statements, *launch])
-        return _fill("file.py.j2", title=self.spec.title, summary=self._summary(), imports=imports, constants=self._constants(),
-                     functions=functions, kernel_head=_definition(f"{self.kernel}", tensors), prologue=prologue, statements=statements,
-                     launch_head=_definition("launch", [*tensors, "stream"]), launch_body=launch, epilogue=self._epilogue(),
-                     doc='"""The kernel on a stream."""') + "\n"
+        return _fill("file.py.j2", title=_doc(self.spec.title), summary=self._summary(), imports=imports, functions=functions,
+                     constants=self._constants(), kernel_head=_definition(self.kernel, tensors), prologue=prologue,
+                     statements=statements, launch_head=_definition("launch", [*tensors, "stream"]), launch_body=launch,
+                     epilogue=self._epilogue()) + "\n"
 
     @property
     def kernel(self) -> str:
@@ -104,7 +105,8 @@ class _File:
         lines += [w for line in self.spec.summary for w in wrap(line)]
         if self.spec.smem.buffers:
             lines.append(f"Shared memory, {self.spec.smem.total} bytes:")
-            lines += [f"    {b.offset:>6}  {self.scope.name('shared', b.name)}: {b.count} x {b.dtype}" for b in self.spec.smem.buffers]
+            lines += [f"    {b.offset:>6}  {self.scope.name('shared', b.name)}: {b.count} x {b.dtype}"
+                      for b in self.spec.smem.buffers]
         return lines
 
     def _constants(self) -> list[str]:
@@ -288,8 +290,14 @@ def _code(line: str, depth: int) -> list[str]:
     return [w for w in wrap("    " * depth + line)]
 
 
-def _body(line: str) -> list[str]:
-    return wrap(line, WIDTH - 4)
+def _body(lines: tuple[str, ...]) -> list[str]:
+    return [w for line in lines for w in wrap(line, WIDTH - 4)]
+
+
+def _doc(text: str) -> str:
+    """Text for a docstring: nothing in it ends the docstring, and its lines are not too long."""
+    plain = text.replace("\\", "/").replace('"""', "'")
+    return "\n    ".join(textwrap.wrap(plain, WIDTH - 10))
 
 
 def _definition(name: str, parameters: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """What a kernel costs, read from its cubin and the assembler's remarks: no GPU and no CUDA tools needed.
 
-Registers, stack, barriers and threads are attributes of the cubin's ELF file; the remarks alone tell the bytes spilled; opcodes come
-from nvdisasm where one is found. Attribute numbers are those of the `.nv.info` sections that ptxas writes.
+Registers, stack, barriers and threads are attributes of the cubin's ELF file; the remarks alone tell the bytes spilled; opcodes
+come from nvdisasm where one is found. Attribute numbers are those of the `.nv.info` sections that ptxas writes.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rendering knows about the names of a KernelSpec: the identifier of each in the emitted file, what it holds, how large it gets."""
+"""What rendering knows about the names of a KernelSpec: the identifier of each in the emitted file, what it holds, its range."""
 from __future__ import annotations
 
 import builtins
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from ..errors import InternalError
 from ..ir.dtype import register
 from ..ir.kernel import (
-    Apply, Assign, Compute, Coordinate, Copy, Declare, Digit, Elem, KernelSpec, Let, Linear, Repeat, Round, Statement, TensorSize, Value, walk)
+    Apply, Assign, Compute, Coordinate, Copy, Declare, Digit, Elem, KernelSpec, Let, Linear, Repeat, Round, Statement, TensorSize,
+    Value, walk)
 from ..ir.scalar import COMPOSITES, Lit
 from .device_library import library
 from .spell import ALWAYS_FLOAT, BOOL, FLOAT, INTEGER, TYPES
@@ -40,9 +41,11 @@ class Namer:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """identifiers: (category, name of the spec) -> identifier, categories int, register, shared, global. kinds: what a register or an
-    integer holds: f32, i32, i64, bool, or py for a loop variable. dtypes, shapes: of declared registers. bounds: smallest value of an
-    integer and the one past its largest. fresh: hands out an identifier that nothing has.
+    """The names of one kernel.
+
+    identifiers: (category, name of the spec) -> identifier; categories are int, register, shared, global, tensor. kinds: what a
+    register or an integer holds: f32, i32, i64, bool, or py for a loop variable; of memory its element type. dtypes, shapes: of
+    declared registers. bounds: smallest value of an integer and the one past its largest. fresh: hands out an unused identifier.
     """
 
     identifiers: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -131,7 +134,9 @@ def composite_kind(fn: str) -> str:
             continue
         if name in COMPOSITES:
             return composite_kind(name)
-        return FLOAT[name].kind if FLOAT.get(name) and FLOAT[name].kind != "same" else "bool" if name in BOOL and name not in FLOAT else "f32"
+        if name not in FLOAT:
+            return "bool" if name in BOOL else "i32"
+        return "f32" if FLOAT[name].kind == "same" else FLOAT[name].kind
     return register("f32") if isinstance(body.value, float) else value_kind(scope, body)
 
 

@@ -2,8 +2,9 @@
 
 `{0}` stands for an operand. `level` is the precedence of the spelling, `operands` the least that each operand must have without
 parentheses. A name that is a device function is copied into the emitted file. Checked in PTX: fma is fma.rn, mul stays mul.rn
-beside an addition, max is one max.NaN, rcp_approx, rsqrt, exp2 are one approximation each; exp, log, log2, log1p, expm1, tanh, sin,
-cos and erf are the DSL's accurate forms, within 2 ulp. The last product inside exp is with a power of two: contracting it changes nothing.
+beside an addition, max is one max.NaN, rcp_approx, rsqrt and exp2 are one approximation each; exp, log, log2, log1p, expm1, tanh,
+sin, cos and erf are the DSL's accurate forms, within 2 ulp. A plain product may be contracted, by ptxas if not before. The last
+product inside exp is with a power of two: contracting that one changes nothing.
 """
 from __future__ import annotations
 

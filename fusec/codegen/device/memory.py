@@ -1,8 +1,10 @@
 """Device functions about memory: copied into emitted files by name, linted and tested here."""
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32
+from cutlass import Float16, Float32, Int16, Uint8
 from cutlass.cute.nvgpu import CacheEvictionPriority
+
+from .values import round_e5m2
 
 
 @cute.jit
@@ -69,3 +71,20 @@ def store_one(value, target):
     held = cute.make_rmem_tensor(target.shape, Float32)
     held[0] = value
     store(held, target)
+
+
+@cute.jit
+def store_e5m2(source, target):
+    """Registers to e5m2 memory; infinities stay: e5m2 is the upper byte of fp16."""
+    held = cute.make_rmem_tensor(source.shape, Uint8)
+    for i in cutlass.range_constexpr(cute.size(source)):
+        held[i] = Uint8(Float16(round_e5m2(source[i])).bitcast(Int16) >> 8)
+    cute.autovec_copy(held, cute.recast_tensor(target, Uint8))
+
+
+@cute.jit
+def store_one_e5m2(value, target):
+    """A single element to e5m2 memory."""
+    held = cute.make_rmem_tensor(target.shape, Float32)
+    held[0] = value
+    store_e5m2(held, target)

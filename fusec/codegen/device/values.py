@@ -1,6 +1,6 @@
 """Device functions about single values: copied into emitted files by name, linted and tested here."""
 import cutlass.cute as cute
-from cutlass import Float8E4M3FN, Float32, Int32
+from cutlass import Float8E4M3FN, Float8E5M2, Float32, Int32
 
 
 @cute.jit
@@ -64,3 +64,13 @@ def as_float(x):
 def as_bits(x):
     """The 32 bits of an fp32 number."""
     return Float32(x).bitcast(Int32)
+
+
+@cute.jit
+def round_e5m2(x):
+    """x rounded to e5m2, infinite from 61440 on."""
+    pair = cute.make_rmem_tensor((2,), Float32)
+    pair[0] = x
+    pair[1] = x
+    near = pair.load().to(Float8E5M2).to(Float32)[0]
+    return select(cute.math.abs(x) < 61440.0, near, select(x == x, cute.math.copysign(Float32.inf, x), x))
