@@ -1,7 +1,7 @@
 """`fusec.check`: a function or an artifact, on given inputs, at a level, gives a Report."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,9 @@ from torch import Tensor
 
 from ..errors import FusecError, Loc, TargetError
 from ..ir.graph import Graph
+from ..passes.pipeline import Stages
 from .levels import check_level, interpreted, shape_of, sizes
+from .mates import compare_mates
 from .method import Question, Scene
 from .method import check as compare
 from .report import Compared, Difference, Report
@@ -29,19 +31,7 @@ def check(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_input
     Raises FusecError for an unknown level and for inputs that are all zeros, TargetError without a device at level "gpu", and what
     compiling raises where the function cannot be compiled.
     """
-    check_level(level)
-    if level == "gpu" and not torch.cuda.is_available():
-        raise TargetError("level gpu: expected a CUDA device, found none", hint='levels "graph" and "kernel" need none')
-    from ..api import bind_example
-    goal = target(subject, inputs, example_inputs, arch)
-    given = bind_example(goal.fn, inputs)
-    tensors = {n: t for n, t in given.items() if isinstance(t, Tensor)}
-    constants = {n: v for n, v in given.items() if n not in tensors}
-    if level == "gpu" and goal.artifact is None:
-        goal.artifact = _artifact(subject, goal)
-    if level == "gpu":
-        tensors = clone(tensors, "cuda")
-    stages = goal.for_layout(tensors)
+    goal, tensors, constants, stages = _prepared(subject, inputs, example_inputs, level, arch)
     graph = written_graph(stages)
     refuse_zeros(graph, tensors)
     if _no_rows(graph, tensors):
@@ -51,12 +41,29 @@ def check(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_input
     return Report(goal.name, level, compared, notes, case, located)
 
 
-def _artifact(subject: Any, goal: Target) -> Any:
+def _prepared(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_inputs: Any, level: str,
+              arch: str | None) -> tuple[Target, dict[str, Tensor], dict[str, Any], Stages]:
+    """The target, the tensors of the inputs (on the device at level "gpu"), the other inputs, and the stages for their layout."""
+    check_level(level)
+    if level == "gpu" and not torch.cuda.is_available():
+        raise TargetError("level gpu: expected a CUDA device, found none", hint='levels "graph" and "kernel" need none')
+    from ..api import bind_example
+    goal = target(subject, inputs, example_inputs, arch)
+    given = bind_example(goal.fn, inputs)
+    tensors = {n: t for n, t in given.items() if isinstance(t, Tensor)}
+    constants = {n: v for n, v in given.items() if n not in tensors}
+    if level == "gpu":
+        goal.artifact = goal.artifact or _artifact(goal)
+        tensors = clone(tensors, "cuda")
+    return goal, tensors, constants, goal.for_layout(tensors)
+
+
+def _artifact(goal: Target) -> Any:
     from ..api import make_artifact
     return make_artifact(goal.fn, goal.stages, goal.example, goal.dynamic_shapes, (), None)
 
 
-def _question(goal: Target, stages: Any, graph: Graph, constants: Mapping[str, Any], level: str, seed: int) -> Question:
+def _question(goal: Target, stages: Stages, graph: Graph, constants: Mapping[str, Any], level: str, seed: int) -> Question:
     final = stages.need("graph")
     place = goal.layouts.index(stages) if stages in goal.layouts else -1
 
@@ -127,6 +134,37 @@ def _dtype(short: str) -> torch.dtype:
     return TORCH_DTYPE[short]
 
 
+def check_batch_mates(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_inputs: Any = None, level: str = "graph", *,
+                      arch: str | None = None) -> Report:
+    """Whether each row's bits are the same alone, among other mates and at other positions, at a level of `check`."""
+    goal, tensors, constants, stages = _prepared(subject, inputs, example_inputs, level, arch)
+    question = _question(goal, stages, written_graph(stages), constants, level, 0)
+    assert question.production is not None
+    return compare_mates(goal.name, question.graph, question.production, tensors, level)
+
+
+def compiled(subject: Any, example_inputs: Mapping[str, Any] | Sequence[Any], level: str = "graph", *,
+             arch: str | None = None) -> Callable[..., list[Tensor]]:
+    """What a function becomes at a level, callable by parameter names: changes its tensors in place, as the function does, and gives
+    the tensors that the function returns, in a list. At level "gpu" the tensors lie on the device."""
+    check_level(level)
+    from ..api import bind_example
+    goal = target(subject, example_inputs, example_inputs, arch)
+    if level == "gpu":
+        goal.artifact = goal.artifact or _artifact(goal)
+
+    def call(**inputs: Any) -> list[Tensor]:
+        given = bind_example(goal.fn, inputs)
+        tensors = {n: t for n, t in given.items() if isinstance(t, Tensor)}
+        constants = {n: v for n, v in given.items() if n not in tensors}
+        stages = goal.for_layout(tensors)
+        run = _question(goal, stages, stages.need("graph"), constants, level, 0).production
+        assert run is not None
+        found = run(tensors)
+        return [tensors[n[1:]] if n.startswith("=") else found[n] for n in stages.need("graph").outputs]
+    return call
+
+
 def check_file_cases(fn: Any, level: str = "graph", rows: tuple[int, ...] = (0, 1, 2, 5), *, arch: str | None = None,
                      sizes: Mapping[str, Any] | None = None) -> list[Report]:
     """A report per case that a decorated function with example inputs has to pass: several numbers of rows, unaligned rows, and where
@@ -140,4 +178,4 @@ def check_file_cases(fn: Any, level: str = "graph", rows: tuple[int, ...] = (0, 
     return [check(goal, make(), level=level, case=name) for name, make in variants(known, example, rows)]
 
 
-__all__ = ["check", "check_file_cases"]
+__all__ = ["check", "check_batch_mates", "check_file_cases", "compiled"]

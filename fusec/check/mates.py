@@ -1,0 +1,58 @@
+"""A row's bits are the same alone, among any mates and at any position (C12): told by running parts of a batch."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import Loc
+from ..ir.graph import Graph
+from .cases import rows_at
+from .compare import Subject, exactly
+from .facts import Facts, facts
+from .masks import UNTOUCHED, touched
+from .report import Compared, Report
+from .storage import clone
+
+Run = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+def compare_mates(name: str, graph: Graph, run: Run, tensors: Mapping[str, Tensor], level: str) -> Report:
+    """Rows of a batch alone, in reverse and in part, bit for bit against the same rows in the whole batch. `run` as in method.py."""
+    known = facts(graph)
+    rows = _rows(known, tensors)
+    whole = _after(run, tensors)
+    batches = [[i] for i in sorted({0, rows // 2, rows - 1})] + [list(range(rows))[::-1]]
+    if rows > 3:
+        batches.append([rows - 1, 1, 2])
+    compared: list[Compared] = []
+    for batch in batches:
+        part = rows_at(known, tensors, batch)
+        mine = _after(run, part)
+        where = f"rows {batch} of {rows}" if len(batch) > 1 else f"row {batch[0]} of {rows} alone"
+        owned = touched(graph, clone(part)).masks
+        for tensor in owned:
+            compared.append(_same(graph, known, tensor, mine, whole, owned[tensor] != UNTOUCHED, batch, where))
+    return Report(name, level, tuple(compared), (), "batch mates")
+
+
+def _rows(known: Facts, tensors: Mapping[str, Tensor]) -> int:
+    return next(tensors[n].shape[d] for n, d in known.rows)
+
+
+def _after(run: Run, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    mine = clone({n: t for n, t in tensors.items() if isinstance(t, Tensor)})
+    return {**mine, **run(mine)}
+
+
+def _same(graph: Graph, known: Facts, tensor: str, mine: Mapping[str, Tensor], whole: Mapping[str, Tensor], owned: Tensor,
+          batch: list[int], where: str) -> Compared:
+    argument = graph.tensors[tensor]
+    dim = next((d for d, e in enumerate(argument.shape) if not isinstance(e, int) and str(e) == graph.rows), None)
+    other = whole[tensor]
+    if dim is not None:
+        other = other.index_select(dim, torch.tensor(batch, device=other.device))
+    dims = tuple(f"dim{d}" for d in range(other.dim()))
+    return exactly(Subject(tensor, Loc(), dims, where, dim), mine[tensor], other, owned)
