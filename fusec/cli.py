@@ -183,7 +183,7 @@ def inspect(file: str, stage: str | None, arch: str, defines: tuple[str, ...], r
                     head = "# ---- {} of " + f"{fused.reference.__name__}, {name}\n" if len(shown) > 1 else ""
                     texts = [head.format(s) + stage_text(stages, s) for s in shown]
                 for text in texts:
-                    click.echo(text)
+                    click.echo(text.rstrip("\n") + "\n" * (1 + (len(shown) > 1)), nl=False)
 
 
 def _plan(fused: Fused, arch: str, rows: int, given: dict[str, Any], strict: bool, until: str,
@@ -205,7 +205,7 @@ def explain(file: str, arch: str, defines: tuple[str, ...], rows: int, strict_nu
         for fused in _functions(file, progress, builds=False):
             for name in archs(arch):
                 stages = _plan(fused, name, rows, sizes(defines), strict_numerics, "kernel", progress)
-                click.echo(text(stages, ops_fused(stages.need("captured"))))
+                click.echo(text(stages, ops_fused(stages.need("captured"))), nl=False)
 
 
 @command("check", arch=None)

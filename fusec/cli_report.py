@@ -61,7 +61,7 @@ def cells(r: Mapping[str, Any]) -> list[str]:
     while len(grid) > 1 and grid[-1] == "1":
         grid.pop()
     show = [r["function"], r["arch"], r["ops"], " × ".join(g.replace("*", "·") for g in grid), r["threads"], size(r["smem_bytes"]),
-            r["registers"], r["spills"], r["barriers"], size(r["bytes_moved"]), f"{r['floor_us']:.2f} µs", r["key"][:12],
+            r["registers"], r["spills"], r["barriers"], size(r["bytes_moved"]), f"{r['floor_us']:.3g} µs", r["key"][:12],
             f"{r['seconds']:.2f}" if r["seconds"] else "stored"]
     return ["?" if v is None else str(v) for v in show]
 

@@ -1,0 +1,132 @@
+"""The command line: tables, JSON, stages, errors and their exit codes."""
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fusec import cli
+
+HEAD = "import torch\nimport fusec\n\n\ndef make(rows, device, C=32):\n    return dict(x=torch.randn(rows, C, device=device))\n\n\n"
+FIELDS = {"function", "name", "arch", "ops", "grid", "threads", "smem_bytes", "registers", "spills", "barriers", "bytes_moved",
+          "floor_us", "key", "seconds"}
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*arguments):
+        code = cli.run(list(map(str, arguments)))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+    return run
+
+
+@pytest.fixture
+def step(tmp_path):
+    def write(body, name="step.py", head=HEAD):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(head + body)
+        return path
+    return write
+
+
+DOUBLE = "@fusec.fuse(example=make)\ndef double_it(x):\n    return x * 2.0 + 1.0\n"
+HALVE = "\n\n@fusec.fuse(example=make)\ndef halve_it(x):\n    return x * 0.5\n"
+
+
+def test_compile_prints_json_by_its_schema_for_every_function_and_architecture(run, step):
+    path = step(DOUBLE + HALVE, "a b/ü 核/it's.py")
+    code, out, err = run("compile", path, "--json", "-D", "C=40", "--rows", "5")
+    assert code == 0, err
+    found = json.loads(out)
+    assert set(found) == {"kernels", "notes"} and all(set(k) == FIELDS for k in found["kernels"])
+    assert [(k["function"], k["arch"]) for k in found["kernels"]] == [
+        ("double_it", "sm_100a"), ("double_it", "sm_90a"), ("halve_it", "sm_100a"), ("halve_it", "sm_90a")]
+    one = found["kernels"][1]
+    assert one["bytes_moved"] == 2 * 5 * 40 * 4 and one["floor_us"] == pytest.approx(1600 / 3.98e6, abs=1e-3) and one["spills"] == 0
+    assert one["registers"] > 0 and one["seconds"] > 0 and one["ops"] == 2 and one["smem_bytes"] == 0 and len(one["key"]) == 32
+    assert len({k["key"] for k in found["kernels"]}) == 4
+    again = json.loads(run("compile", f"{path}:double_it", "--json", "-D", "C=40", "--arch", "sm_90a")[1])["kernels"]
+    assert [k["seconds"] for k in again] == [0] and again[0]["key"] == one["key"] and again[0]["registers"] == one["registers"]
+
+
+def test_the_table_holds_a_row_per_kernel_when_piped(run, step, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    code, out, _ = run("compile", step(DOUBLE), "--arch", "sm_90a")
+    lines = out.splitlines()
+    assert code == 0 and lines[0].split()[:2] == ["function", "arch"] and lines[1].split()[:2] == ["double_it", "sm_90a"]
+    assert "\x1b" not in out and "TB/s" in out
+
+
+@pytest.mark.parametrize("stage", ["graph", "axes", "regions", "schedule", "kernel", "smem", "source"])
+def test_each_stage_prints(run, step, stage):
+    code, out, err = run("inspect", step(DOUBLE), "--stage", stage, "--arch", "sm_90a")
+    assert code == 0 and out.strip(), err
+    if stage == "source":
+        compile(out, "source", "exec")
+        assert "double_it+" in out
+
+
+def test_inspect_prints_every_stage_that_needs_no_build(run, step):
+    code, out, _ = run("inspect", step(DOUBLE))
+    assert code == 0 and [line for line in out.splitlines() if line.startswith("# ----")] == [
+        f"# ---- {s} of double_it, sm_100a" for s in ("graph", "axes", "regions", "schedule", "kernel", "smem", "source")]
+
+
+def test_ptx_and_resources_come_from_the_build(run, step):
+    path = step(DOUBLE)
+    assert ".target sm_90a" in run("inspect", path, "--stage", "ptx", "--arch", "sm_90a")[1]
+    assert "registers: " in run("inspect", path, "--stage", "resources", "--arch", "sm_90a")[1]
+
+
+def test_explain_says_what_the_grid_is(run, step):
+    code, out, _ = run("explain", step(DOUBLE))
+    assert code == 0 and "double_it: 2 operations in one kernel for sm_100a" in out and "one block per" in out
+
+
+def test_shipped_recipes_are_found_from_anywhere(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("short_conv", "recipes/short_conv.py", "fusec/recipes/short_conv.py", "short_conv:short_conv"):
+        code, out, err = run("inspect", name, "--stage", "graph")
+        assert code == 0 and out.startswith("tensor graph short_conv"), err
+
+
+@pytest.mark.parametrize("body, arguments, message", [
+    (DOUBLE, ["--arch", "hopper"], "unknown architecture 'hopper'; known: sm_90a"),
+    (DOUBLE, ["--arch", "sm_75"], "unknown architecture 'sm_75'"),
+    (DOUBLE, ["--arch", ","], "expected one or more of sm_90a"),
+    (DOUBLE, ["-D", "D=3"], "the example's sizes are C"),
+    (DOUBLE, ["-D", "C"], "-D C: expected name=value"),
+    (DOUBLE, ["--rows", "1"], "--rows"),
+    (DOUBLE, ["--nonsense"], "No such option"),
+    ("def double_it(x):\n    return x\n", [], "step.py: expected a function decorated with @fusec.fuse, found none"),
+    ("@fusec.fuse\ndef double_it(x):\n    return x * 2\n", [], "double_it has no example inputs"),
+    ("def f(:\n", [], "step.py:9:7: "),
+    ("import nonexistent_module\n", [], "step.py:9: ModuleNotFoundError: No module named 'nonexistent_module'"),
+    ("@fusec.fuse(example=make)\ndef f(x):\n    return torch.linalg.svd(x)[1]\n", [], "step.py:11:"),
+    ("@fusec.fuse(example=make)\ndef f(x):\n    return x[x > 0]\n", [], "step.py:11:"),
+    ("@fusec.fuse(example=lambda rows, device: dict(y=1))\ndef f(x):\n    return x\n", [], "example inputs of f: "),
+])
+def test_a_users_error_is_exit_code_2_without_a_traceback(run, step, body, arguments, message):
+    code, out, err = run("compile", step(body), *arguments)
+    assert code == 2 and message in err and "Traceback" not in err + out, err
+
+
+def test_traceback_shows_on_request(run, step):
+    code, _, err = run("compile", step(DOUBLE), "--arch", "hopper", "--traceback")
+    assert code == 2 and "Traceback" in err and "TargetError" in err
+
+
+def test_a_file_that_is_not_there_lists_the_recipes(run):
+    code, _, err = run("compile", "nowhere/step.py")
+    assert code == 2 and "shipped recipes: gla_decode, kimi_k3_decode, rmsnorm, short_conv" in err
+
+
+def test_python_dash_m_and_a_closed_pipe(step):
+    command = [sys.executable, "-m", "fusec", "inspect", str(step(DOUBLE)), "--stage", "graph"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("tensor graph double_it")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()

@@ -1,0 +1,15 @@
+"""Every test run compiles into a store of its own, never into the user's."""
+import os
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_store(tmp_path_factory):
+    before = os.environ.get("FUSEC_CACHE_DIR")
+    os.environ["FUSEC_CACHE_DIR"] = str(tmp_path_factory.mktemp("store"))
+    yield
+    if before is None:
+        del os.environ["FUSEC_CACHE_DIR"]
+    else:
+        os.environ["FUSEC_CACHE_DIR"] = before
