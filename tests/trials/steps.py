@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 import fusec
-from fusec.check import compiled
-from fusec.check.storage import clone
+from fusec.checker import compiled
+from fusec.checker.storage import clone
 
 
 def right(fn: Any, inputs: dict[str, Any], level: str, example: Any = None) -> Any:

@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from fusec.check import compiled
+from fusec.checker import compiled
 
 from .steps import rmsnorm
 

@@ -2,8 +2,8 @@
 import pytest
 import torch
 
-from fusec.check import compiled
-from fusec.check.storage import clone, raw
+from fusec.checker import compiled
+from fusec.checker.storage import clone, raw
 
 from .steps import delta_inputs, delta_rule, right
 

@@ -4,9 +4,9 @@ import math
 import pytest
 import torch
 
-from fusec.check import compiled
-from fusec.check.checker import target
-from fusec.check.storage import clone
+from fusec.checker import compiled
+from fusec.checker.entry import target
+from fusec.checker.storage import clone
 
 from .steps import both, right
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fusec.check.ulp import MANTISSA, same_bits, ulp_distance, ulp_of
+from fusec.checker.ulp import MANTISSA, same_bits, ulp_distance, ulp_of
 
 TYPES = [t for t in MANTISSA if t != torch.float64]
 INF, NAN = float("inf"), float("nan")

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fusec.check.method import Question, check
-from fusec.check.levels import interpreted
-from fusec.check.report import Report
+from fusec.checker.method import Question, check
+from fusec.checker.levels import interpreted
+from fusec.checker.report import Report
 from fusec.ir.axis import Axis
 from fusec.ir.graph import Digit, Index, Ref
 from fusec.ir.scalar import Lit
@@ -212,7 +212,7 @@ def test_honest_flips_pass_in_a_production_build_and_others_do_not():
 
 
 def test_every_rounding_has_a_probe_and_nothing_else():
-    from fusec.check.probes import roundings, with_probes
+    from fusec.checker.probes import roundings, with_probes
     assert [n.name for n in roundings(GRAPH)] == ["y", "o"]
     probed = with_probes(GRAPH)
     assert probed.outputs == ("out", "scale", "count", "probe_y", "probe_o")
@@ -225,7 +225,7 @@ def test_every_rounding_has_a_probe_and_nothing_else():
 
 
 def test_a_lossless_cast_is_no_rounding():
-    from fusec.check.probes import roundings
+    from fusec.checker.probes import roundings
     wide = with_node(with_op(GRAPH, "o", fn="identity", args=(Ref("y"),)), "o", dtype="bf16")
     assert [n.name for n in roundings(wide)] == ["y"]
     narrower = replace(wide, nodes=tuple(replace(n, dtype="f8e4m3") if n.name == "o" else n for n in wide.nodes))

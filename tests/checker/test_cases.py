@@ -2,9 +2,9 @@
 import pytest
 import torch
 
-from fusec.check import cases
-from fusec.check.facts import facts
-from fusec.check.storage import key, raw
+from fusec.checker import cases
+from fusec.checker.facts import facts
+from fusec.checker.storage import key, raw
 
 from .graphs import D, inputs, step_graph
 

@@ -1,11 +1,11 @@
 """The derived graphs: who owns what, what only moves, how far one ulp reaches; and storages as wholes."""
 import torch
 
-from fusec.check import storage
-from fusec.check.bound import BOUND, reach
-from fusec.check.levels import interpreted, model
-from fusec.check.masks import COMPUTED, MOVED, UNTOUCHED, touched
-from fusec.check.probes import GIVEN, roundings, with_given
+from fusec.checker import storage
+from fusec.checker.bound import BOUND, reach
+from fusec.checker.levels import interpreted, model
+from fusec.checker.masks import COMPUTED, MOVED, UNTOUCHED, touched
+from fusec.checker.probes import GIVEN, roundings, with_given
 
 from .graphs import D, inputs, step_graph, with_node
 
