@@ -221,5 +221,5 @@ def check(subject: Any, inputs: Any, example_inputs: Any = None, level: str = "g
     level: "graph" interprets the folded graph, "kernel" the kernel statement by statement, "gpu" runs it. The report has `.ok`, the
     worst difference, and the first differing value with source line and row.
     """
-    from .check.checker import check as run
+    from .checker import check as run
     return run(subject, inputs, example_inputs, level, **options)
