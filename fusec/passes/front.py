@@ -9,6 +9,7 @@ from ..ir.tensor import TensorGraph
 from ..ir.verify import verify
 from .axes import assign_axes
 from .contract_products import contract_products
+from .cut_ranges import cut_ranges
 from .fold_reductions import fold_reductions
 from .simplify import simplify
 from .simplify_tensors import simplify_tensors
@@ -26,7 +27,7 @@ def to_graph(tensor_graph: TensorGraph, numerics: str = "default") -> Graph:
 
     Raises FusionError and UnsupportedOp for what cannot be one kernel, InternalError where a pass breaks a law.
     """
-    graph = replace(assign_axes(simplify_tensors(tensor_graph)), numerics=numerics)
+    graph = replace(assign_axes(cut_ranges(simplify_tensors(tensor_graph))), numerics=numerics)
     verify(graph, "assign_axes")
     for name, run in GRAPH_PASSES:
         graph = verify(run(graph), name)

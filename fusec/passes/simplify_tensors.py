@@ -11,9 +11,12 @@ from ..ir.tensor import (
 )
 
 
-def simplify_tensors(graph: TensorGraph) -> TensorGraph:
-    """The same function with fewer nodes: common subexpressions merged, views composed, reads after writes forwarded, dead ops gone."""
-    rewriter = _Rewriter(graph)
+def simplify_tensors(graph: TensorGraph, keep: frozenset[str] = frozenset()) -> TensorGraph:
+    """The same function with fewer nodes: common subexpressions merged, views composed, reads after writes forwarded, dead ops gone.
+
+    keep: values (and joins of them) that stay as they are.
+    """
+    rewriter = _Rewriter(keep)
     for node in graph.nodes:
         rewriter.visit(node)
     new = replace(graph, nodes=tuple(rewriter.nodes.values()),
@@ -50,7 +53,8 @@ def drop_dead(graph: TensorGraph) -> TensorGraph:
 class _Rewriter:
     """Visits nodes in order; `same` maps a removed node to the one that stands for it."""
 
-    def __init__(self, graph: TensorGraph) -> None:
+    def __init__(self, keep: frozenset[str]) -> None:
+        self.keep = keep
         self.nodes: dict[str, TensorNode] = {}
         self.same: dict[str, str] = {}
         self.known: dict[object, str] = {}
@@ -62,7 +66,8 @@ class _Rewriter:
     def visit(self, node: TensorNode) -> None:
         """Add a node, or find the one that it equals after its rules were applied."""
         renamed = replace(node, op=self._renamed(node.op))
-        found = self._rule(renamed)
+        fixed = node.name in self.keep or isinstance(node.op, Join) and self.keep.issuperset(node.op.parts)
+        found = None if fixed else self._rule(renamed)
         self.same[node.name] = found if found is not None else self._add(renamed)
 
     def _add(self, node: TensorNode) -> str:
