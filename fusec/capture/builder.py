@@ -59,11 +59,11 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 
 
 def dims_of(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Non-negative, sorted; all of them for None or an empty list."""
+    """Non-negative, sorted; all of them for None or an empty list, none of a number."""
     if dims is None or (not isinstance(dims, int) and len(dims) == 0):
         return tuple(range(rank))
     given = [dims] if isinstance(dims, int) else list(dims)
-    return tuple(sorted({d % rank if rank else 0 for d in given}))
+    return tuple(sorted({d % rank for d in given})) if rank else ()
 
 
 @dataclass(slots=True)

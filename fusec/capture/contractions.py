@@ -105,7 +105,9 @@ def _inner(b: Builder, out: Result, x: Value, y: Value) -> Value:
 
 @op(linalg_vecdot="x, y")
 def _vecdot(b: Builder, out: Result, x: Value, y: Value, dim: int) -> Value:
-    product = b.map("mul", x, y, dtype="f32")
+    if x.rank == y.rank == 1:
+        return matmul(b, x, y, out.dtype)
+    product = b.map("mul", x, y, dtype=out.dtype)  # Eager multiplies and sums: the product is rounded.
     return b.reduce("sum", [product], [dim % product.rank], out.dtype)
 
 
@@ -169,12 +171,9 @@ def padded(b: Builder, x: Value, dim: int, before: int, after: int, value: float
     return b.join([p for p in (ends[0], x, ends[1]) if p is not None], dim)
 
 
-C1 = "torch.randn(2, 4, 6)"
-
-
-@op(conv1d__default=(f"{C1}, torch.randn(4, 1, 3), None, [1], [0], [1], 4", f"{C1}, torch.randn(4, 1, 6), x[0], [1], [0], [1], 4",
-                     f"{C1}, torch.randn(8, 2, 3), None, [2], [2], [1], 2", f"{C1}, torch.randn(5, 4, 2), None, [1], [0], [2], 1",
-                     "x, torch.randn(3, 1, 2), None, [1], [1], [1], 3"))
+@op(conv1d__default=("c, taps[:4, :1], None, [1], [0], [1], 4", "c, taps.repeat(1, 1, 2)[:4, :1], x[0], [1], [0], [1], 4",
+                     "c, taps[:, :2], None, [2], [2], [1], 2", "c, taps[:5, :, :2], None, [1], [0], [2], 1",
+                     "x, taps[:3, :1, :2], None, [1], [1], [1], 3"))
 def _conv1d(b: Builder, out: Result, x: Value, weight: Value, bias: Value | None, stride: list[int], padding: list[int],
             dilation: list[int], groups: int) -> Value:
     batched = x if x.rank == 3 else b.unsqueeze(x, 0)

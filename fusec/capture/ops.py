@@ -1,9 +1,9 @@
 """All ops that can be imported: loads the files of the kinds, and answers for the whole registry."""
 from __future__ import annotations
 
-from . import contractions, creation, indexing, pointwise, reductions, views
+from . import activations, contractions, creation, indexing, pointwise, reductions, views
 from .registry import OPS, Op, nearest, supported
 
-KINDS = (pointwise, reductions, contractions, views, creation, indexing)
+KINDS = (pointwise, activations, reductions, contractions, views, creation, indexing)
 
 __all__ = ["KINDS", "OPS", "Op", "nearest", "supported"]

@@ -16,6 +16,7 @@ from ..ir.scalar import Lit
 from .builder import Builder, Extent, Value, dims_of, plain
 from .registry import Result, op
 
+FLOAT_EPSILON = 1.1920928955078125e-07  # What rms_norm takes where it is given none, for narrow inputs as well.
 Dims = int | Sequence[int] | None
 
 
@@ -144,8 +145,7 @@ def _rms_norm(b: Builder, out: Result, x: Value, shape: list[int], weight: Any, 
     dims = tuple(range(x.rank - len(shape), x.rank))
     square = b.map("square", x, dtype="f32")
     mean = divided(b, b.reduce("sum", [square], dims, "f32", True), count(x, dims), "f32")
-    default = {"bf16": 0.0078125, "f16": 0.0009765625}.get(x.dtype, 1.1920928955078125e-07)
-    return _affine(b, _normalised(b, x, None, mean, default if eps is None else eps), weight, None, out.dtype)
+    return _affine(b, _normalised(b, x, None, mean, FLOAT_EPSILON if eps is None else eps), weight, None, out.dtype)
 
 
 @op(group_norm=("x, 2", "x, 2, p[0], y[0], 1e-3"))
@@ -196,13 +196,14 @@ def _linalg_norm(b: Builder, out: Result, x: Value, order: float | None, dims: D
 
 @op(cosine_similarity="x, y, -1")
 def _cosine_similarity(b: Builder, out: Result, x: Value, y: Value, dim: int, eps: float) -> Value:
+    """Eager composes it of single ops: each is rounded."""
     rank = max(x.rank, y.rank)
     low = Lit(float(eps))
     units = []
     for v in (x, y):
-        norm = vector_norm(b, v, 2, [dim % rank - rank + v.rank], True, "f32")
-        units.append(b.map("div", v, b.map("max", norm, low, dtype="f32"), dtype="f32"))
-    return b.reduce("sum", [b.map("mul", units[0], units[1], dtype="f32")], [dim % rank], out.dtype)
+        norm = vector_norm(b, v, 2, [dim % rank - rank + v.rank], True, out.dtype)
+        units.append(b.map("div", v, b.map("max", norm, low, dtype=out.dtype), dtype=out.dtype))
+    return b.reduce("sum", [b.map("mul", units[0], units[1], dtype=out.dtype)], [dim % rank], out.dtype)
 
 
 # ---- exponentials ------------------------------------------------------------------------------------------------------------------

@@ -167,10 +167,16 @@ def _stack(b: Builder, out: Result, parts: list[Value], dim: int) -> Value:
 @op(hstack="[x, y]", vstack="[x, y]", dstack="[x, y]")
 def _hstack(b: Builder, out: Result, parts: list[Value]) -> Value:
     kind = b.source.split(".")[1]
-    rank = {"hstack": 1, "vstack": 2, "dstack": 3}[kind]
-    wide = [p if p.rank >= rank else b.reshape(p, ((1,) * (rank - p.rank) + p.shape)) for p in parts]
-    wide = [b.unsqueeze(p, 2) if kind == "dstack" and q.rank == 2 else p for p, q in zip(wide, parts)]
-    return b.join([b.cast(p, out.dtype) for p in wide], {"hstack": min(1, wide[0].rank - 1), "vstack": 0, "dstack": 2}[kind])
+    wide = [_at_least(b, p, {"hstack": 1, "vstack": 2, "dstack": 3}[kind]) for p in parts]
+    dim = {"hstack": min(1, wide[0].rank - 1), "vstack": 0, "dstack": 2}[kind]
+    return b.join([b.cast(p, out.dtype) for p in wide], dim)
+
+
+def _at_least(b: Builder, x: Value, rank: int) -> Value:
+    """x as torch.atleast_nd makes it: unit dims in front up to two, one behind for the third."""
+    while x.rank < min(rank, 2):
+        x = b.unsqueeze(x, 0)
+    return b.unsqueeze(x, 2) if rank == 3 and x.rank == 2 else x
 
 
 @op(broadcast_tensors="[x, x[:1]]; 1")
@@ -296,12 +302,12 @@ def _copy(b: Builder, out: Result, x: Value, value: Value, *_: Any) -> Value:
     return b.update(x, value)
 
 
-@op(diagonal="x", diag_embed="x")
+@op(diagonal=(), diag_embed=())
 def _diagonal(b: Builder, out: Result, x: Value, offset: int, d1: int, d2: int) -> Value:
     raise b.unsupported("diagonals", "multiply by a mask made of torch.arange comparisons, and sum")
 
 
-@op(view__dtype="x, torch.int32")
+@op(view__dtype="x.float(), torch.int32")
 def _bits(b: Builder, out: Result, x: Value, dtype: Any) -> Value:
     kinds = {("f32", "i32"): "bitcast_i32", ("i32", "f32"): "bitcast_f32"}
     if (x.dtype, out.dtype) not in kinds:
