@@ -19,7 +19,7 @@ REGISTER_EXTENT = 8  # The largest axis that a thread holds whole because its po
 def bind_loads(graph: Graph) -> Graph:
     """The graph with binds on Loads and Stores of Joins rewritten as above."""
     graph = tidy_binds(_drop_unit_axes(_split_joined_stores(_drop_unit_axes(graph))))
-    return _drop_dead(_clone_bound_loads(graph))
+    return _drop_dead(tidy_binds(_clone_bound_loads(graph)))
 
 
 def tidy_binds(graph: Graph) -> Graph:
@@ -31,7 +31,17 @@ def tidy_binds(graph: Graph) -> Graph:
             own = {a.name for a in table[ref.value].axes}
             return Ref(ref.value, tuple(b for b in ref.bind if b[0] in own and b[1] != Index(b[0])))
 
-    return graph.with_nodes(tuple(replace(n, op=map_refs(n.op, _Tidy())) for n in graph.nodes))
+    return graph.with_nodes(tuple(replace(n, op=map_refs(map_index_refs(n.op, _Tidy()), _Tidy())) for n in graph.nodes))
+
+
+def map_index_refs(op: Op, f: "RefMap") -> Op:
+    """The op with every index value and load predicate replaced by f(ref)."""
+    if not isinstance(op, (Load, Store)):
+        return op
+    index = tuple(tuple(Digit(f(d.source), d.step) if isinstance(d.source, Ref) else d for d in dim) for dim in op.index)
+    if isinstance(op, Load):
+        return replace(op, index=index, where=f(op.where) if op.where else None)
+    return replace(op, index=index)
 
 
 def register_axes(graph: Graph) -> frozenset[str]:
