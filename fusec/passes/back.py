@@ -16,7 +16,8 @@ from .levels import Levels, assign_levels
 from .linearize import linearize
 from .localize import localize
 from .mask_loads import mask_loads
-from .place import VECTOR_BYTES, Placement, Problem, place
+from .place import place
+from .problem import VECTOR_BYTES, Placement, Problem
 from .plan_smem import plan_smem
 
 

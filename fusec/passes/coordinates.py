@@ -7,7 +7,7 @@ from ..ir.geometry import idle_digits, span, weight
 from ..ir.graph import DimIndex, Graph, Index, Ref
 from ..ir.kernel import AtLeast, Condition, Digit, Launch, Less, Let, Linear, Term
 from ..ir.plan import GRID, REG, THREAD, VEC, Factor, Layout
-from .place import Placement
+from .problem import Placement
 
 
 def var(name: str, coef: int = 1) -> Linear:

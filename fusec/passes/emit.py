@@ -15,7 +15,8 @@ from ..ir.monoid import MONOIDS
 from ..ir.plan import VEC, Exchange, Layout
 from ..ir.scalar import COMPOSITES, Call, Lit, Param, Scalar
 from .coordinates import Coordinates, var
-from .place import VECTOR_BYTES, Placement, Problem, free_edge
+from .price import free_edge
+from .problem import VECTOR_BYTES, Placement, Problem
 
 Point = dict[tuple[str, int], Linear]
 """Register digits by (axis, factor position)."""
@@ -241,10 +242,20 @@ class Emitter:
 
     def buffer(self, node: Node) -> Exchange:
         if node.name not in self.exchanges:
-            axes = self.local(node)
+            axes = self._buffer_order(node)
             self.exchanges[node.name] = Exchange(node.name, self.coords.fresh(f"{node.name}_shared"), axes,
                                                  tuple(self.coords.extent(a) for a in axes), node.dtype)
         return self.exchanges[node.name]
+
+    def _buffer_order(self, node: Node) -> tuple[str, ...]:
+        """The axes of a buffer, outermost first: what neighbouring threads or vector elements hold lies side by side."""
+        layout = self.placed.result(node)
+
+        def nearness(axis: str) -> int:
+            if any(f.place == VEC for f in layout.factors(axis)):
+                return 0
+            return min((f.step for _, _, f in thread_factors(layout, (axis,))), default=1 << 20)
+        return tuple(sorted(self.local(node), key=lambda a: (-nearness(a), self.rank[a])))
 
     def write(self, node: Node) -> Piece:
         layout, axes = self.placed.result(node), self.local(node)
@@ -253,7 +264,7 @@ class Emitter:
         when = self.inside(layout, axes, point) + self.coords.owner(layout, axes)
 
         def offset(at: Point) -> Linear:
-            return self._row_major(exchange, [self.coords.at(layout, a, at, local=True) for a in axes])
+            return self._row_major(exchange, [self.coords.at(layout, a, at, local=True) for a in exchange.axes])
 
         def value(at: Point) -> Elem:
             return Elem(node.name, tuple(at[a, i] for a, i, _ in registers(layout, axes)))
@@ -268,7 +279,8 @@ class Emitter:
 
         def offset(at: Point) -> Linear:
             places = []
-            for _, index in key.bind:
+            for axis in exchange.axes:
+                index = dict(key.bind)[axis]
                 base = self.coords.at(key.layout, index.axis, at, local=True) if index.axis is not None and key.layout.has(index.axis) else Linear()
                 places.append(base + Linear((), index.offset))
             return self._row_major(exchange, places)

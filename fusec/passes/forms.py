@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..ir.geometry import weight
 from ..ir.graph import Reduce, ReduceForm
 from ..ir.plan import REG, THREAD, VEC
-from .place import Placement, Problem
+from .problem import Placement, Problem
 
 
 def reduce_forms(problem: Problem, placed: Placement) -> tuple[tuple[str, ReduceForm], ...]:

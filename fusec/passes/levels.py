@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ..errors import FusionError
 from ..ir.geometry import crosses_warps
 from ..ir.graph import Graph, Node, Reduce, Ref, operands, refs
-from .place import Placement, Problem, free_edge
+from .price import free_edge
+from .problem import Placement, Problem
 
 
 @dataclass(frozen=True, slots=True)

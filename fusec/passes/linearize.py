@@ -14,7 +14,7 @@ from ..ir.kernel import Compute, Condition, Copy, Declare, Guard, LaneReduce, Le
 from ..ir.plan import Layout
 from .emit import Emitter, Piece
 from .levels import Levels
-from .place import Placement, Problem
+from .problem import Placement, Problem
 
 INDEX, LOAD, READ, COMPUTE, LANES, WRITE, RESIDENT, STORE = range(8)
 
@@ -143,7 +143,8 @@ def _order(units: list[Unit], done: set[str]) -> list[Unit]:
         def preference(u: Unit) -> tuple[object, ...]:
             near = last is not None and (u.layout.first, u.layout.count) == (last.layout.first, last.layout.count)
             same = near and last is not None and u.layout == last.layout
-            return (u.kind, not near, not same, u.rank)
+            more = last is not None and last.kind == LANES and u.kind == LANES  # Reductions that are ready together go together.
+            return (not more, u.kind, not near, not same, u.rank)
         unit = min(ready, key=preference)
         left.remove(unit)
         done.add(unit.name)
