@@ -1,0 +1,87 @@
+"""What a placement costs: issue slots of a thread per node and per exchange. Latencies appear only as the cost of a level."""
+from __future__ import annotations
+
+from math import prod
+
+from ..ir.dtype import BYTES, NARROW
+from ..ir.geometry import WARP_SIZE, elements, in_registers, registers, thread_factors
+from ..ir.graph import Load, Map, Node, Reduce, Ref, Store
+from ..ir.plan import VEC, Layout
+from ..ir.scalar import cost
+from .choose_grid import strides
+from .problem import VECTOR_BYTES, Problem
+
+LEVEL = 200.0  # Cycles: write to shared memory, barrier, read back, and the skew of the warps.
+SHUFFLE = 2.5
+
+
+def free_edge(problem: Problem, ref: Ref, producer: Layout, consumer: Layout) -> bool:
+    """Whether the reader's thread holds what it reads."""
+    binds = dict(ref.bind)
+    node = problem.table[ref.value]
+    if (producer.first, producer.count) != (0, 0) and (producer.first, producer.count) != (consumer.first, consumer.count):
+        return False
+    for axis in problem.axes(node):
+        index = binds.get(axis.name)
+        if index is None or (index.axis == axis.name and index.offset == 0):
+            if not consumer.has(axis.name) or producer.factors(axis.name) != consumer.factors(axis.name):
+                return False
+        elif not (in_registers(producer, axis.name) and len(registers(producer, (axis.name,))) <= 1):
+            if index.axis is None or index.offset or not consumer.has(index.axis) or producer.factors(axis.name) != consumer.factors(index.axis):
+                return False
+        elif index.axis is not None and not (consumer.has(index.axis) and in_registers(consumer, index.axis)):
+            return False
+    return True
+
+
+def node_cost(problem: Problem, node: Node, layout: Layout) -> float:
+    """Issue slots of a thread for one node under a layout, its edges not counted."""
+    names = tuple(a.name for a in problem.domain(node))
+    count = elements(layout, names)
+    if isinstance(node.op, (Load, Store)):
+        vec = max((f.extent for a in names for f in layout.factors(a) if f.place == VEC), default=1)
+        width = min(vec, VECTOR_BYTES // BYTES[node.dtype])
+        return 6 + count / width * 2 * _uncoalesced(problem, node, layout, width) + (count if node.dtype in NARROW else 0)
+    if isinstance(node.op, Map):
+        return count * (cost(node.op.fn) + (2 if node.dtype in NARROW else 0))
+    if isinstance(node.op, Reduce):
+        return count + _across_threads(problem, node, layout)
+    return 0.0
+
+
+def _across_threads(problem: Problem, node: Node, layout: Layout) -> float:
+    assert isinstance(node.op, Reduce)
+    kept = elements(layout, tuple(a.name for a in problem.axes(node)))
+    digits = [f for _, _, f in thread_factors(layout, tuple(a.name for a in problem.grid.local(node.op.axes)))]
+    steps = sum((f.extent - 1).bit_length() for f in digits if f.step < WARP_SIZE)
+    warps = prod(f.extent for f in digits if f.step >= WARP_SIZE)
+    return kept * steps * SHUFFLE + (kept * (2 + warps) if warps > 1 else 0.0)
+
+
+def _uncoalesced(problem: Problem, node: Node, layout: Layout, width: int) -> float:
+    """How many times more sectors an access touches than it needs."""
+    run = width * BYTES[node.dtype]
+    near = {name: step for step, name in strides(problem.graph, node)}
+    for axis in problem.domain(node):
+        if near.get(axis.name) == 1:
+            run *= prod(f.extent for _, _, f in thread_factors(layout, (axis.name,)) if f.step < WARP_SIZE)
+    return max(1.0, 128 / run) ** 0.5 if layout.axes else 1.0
+
+
+def edge_cost(problem: Problem, ref: Ref, producer: Layout, consumer: Layout) -> float:
+    """Issue slots of a thread for passing a value through shared memory, write and read."""
+    names = tuple(a.name for a in problem.axes(problem.table[ref.value]))
+    return elements(producer, names) * 0.5 + read_registers(problem, ref, consumer) / vector_of(ref, names, consumer) * 1.5 + 2
+
+
+def vector_of(ref: Ref, names: tuple[str, ...], consumer: Layout) -> int:
+    """Elements that one read back from shared memory may take."""
+    read = [ref.index(n).axis for n in names]
+    return min(max((f.extent for a in read if a is not None and consumer.has(a) for f in consumer.factors(a) if f.place == VEC), default=1), 4)
+
+
+def read_registers(problem: Problem, ref: Ref, consumer: Layout) -> int:
+    """Registers that a value read back takes."""
+    names = tuple(a.name for a in problem.axes(problem.table[ref.value]))
+    read = {ref.index(n).axis for n in names}
+    return elements(consumer, tuple(sorted(a for a in read if a is not None and consumer.has(a))))

@@ -1,0 +1,56 @@
+"""What placement works on, and what it gives: the graph with the extents a block sees, and a layout for every value."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..ir.axis import Axis
+from ..ir.graph import Graph, Node
+from ..ir.plan import Layout
+from .choose_grid import Grid
+
+MAX_THREADS = 512
+REGISTERS = 65536  # Of a multiprocessor, 32-bit each: CUDA C++ programming guide, table of compute capabilities.
+OTHER_REGISTERS = 20  # Addresses, loop state and what the epilogue keeps.
+VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """layouts: of every node's domain. results: of every reduction's result. cost: in cycles of a multiprocessor, roughly."""
+
+    anchor: str
+    threads: int
+    grid: Grid
+    layouts: dict[str, Layout]
+    results: dict[str, Layout]
+    cost: float = 0.0
+    min_blocks: int = 1
+
+    def result(self, node: Node) -> Layout:
+        """Where the value of a node lies."""
+        return self.results.get(node.name) or self.layouts[node.name].project(tuple(a.name for a in node.axes))
+
+
+@dataclass(slots=True)
+class Problem:
+    """A graph, its grid, and the axes that every thread holds whole."""
+
+    graph: Graph
+    grid: Grid
+    held: frozenset[str]
+    table: dict[str, Node] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.table = self.graph.table
+
+    def domain(self, node: Node) -> tuple[Axis, ...]:
+        """The local axes of a node's iteration space."""
+        return self.grid.local(node.domain)
+
+    def axes(self, node: Node) -> tuple[Axis, ...]:
+        """The local axes of a node's value."""
+        return self.grid.local(node.axes)
+
+    def spread(self, axes: tuple[Axis, ...]) -> frozenset[str]:
+        """The axes that threads may share among them: all but the held ones."""
+        return frozenset(a.name for a in axes) - self.held

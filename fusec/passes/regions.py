@@ -1,0 +1,247 @@
+"""Regions beside the anchor: groups of nodes that share a domain, and which of them are flat over threads rather than projections.
+
+Whether a group is flat is decided by local search over the cost of the whole block, exchanges and levels included.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from ..ir.axis import Axis
+from ..ir.geometry import crosses_warps, elements
+from ..ir.graph import Graph, Load, Node, Reduce, Ref, Store, operands, refs
+from ..ir.plan import GRID, REG, THREAD, Factor, Layout
+from .choose_grid import strides
+from .price import LEVEL, edge_cost, free_edge, node_cost, read_registers
+from .problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that are placed together; `axes` are all their local axes."""
+
+    axes: tuple[Axis, ...]
+    nodes: tuple[str, ...]
+
+
+def find_groups(problem: Problem, anchor: frozenset[str]) -> tuple[Group, ...]:
+    """Connected nodes of equal domain, in order of first use, without the anchor's own domain and without index values.
+
+    Values that depend on the anchor's region and values that do not are never in one group: the latter can be made beside it.
+    """
+    domains = {n.name: problem.spread(problem.domain(n)) for n in problem.graph.nodes}
+    after, pinned = _after(problem, anchor), index_values(problem.graph)
+    parent = {n.name: n.name for n in problem.graph.nodes}
+
+    def root(x: str) -> str:
+        while parent[x] != x:
+            x = parent[x]
+        return x
+
+    for node in problem.graph.nodes:
+        for ref in operands(node.op):
+            value = problem.spread(problem.axes(problem.table[ref.value]))
+            same = domains[node.name] == domains[ref.value] and (node.name in after) == (ref.value in after)
+            if same and not any(a in value for a, _ in ref.bind):
+                parent[root(node.name)] = root(ref.value)
+    found: dict[str, list[Node]] = {}
+    for node in problem.graph.nodes:
+        if node.name not in pinned and domains[node.name] != anchor:
+            found.setdefault(root(node.name), []).append(node)
+    return tuple(Group(tuple({a.name: a for n in nodes for a in problem.domain(n)}.values()), tuple(n.name for n in nodes))
+                 for nodes in found.values())
+
+
+def index_values(graph: Graph) -> frozenset[str]:
+    """Values that say where memory is accessed, and what they are made of: every thread makes them for itself."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        direct = {id(r) for r in operands(node.op)}
+        found |= {r.value for r in refs(node.op) if node.name in found or id(r) not in direct}
+    return frozenset(found)
+
+
+def _after(problem: Problem, anchor: frozenset[str]) -> frozenset[str]:
+    found: set[str] = set()
+    for node in problem.graph.nodes:
+        if problem.spread(problem.domain(node)) == anchor or any(r.value in found for r in operands(node.op)):
+            found.add(node.name)
+    return frozenset(found)
+
+
+# ---- flat layouts ----------------------------------------------------------------------------------------------------------------
+
+def flat_layout(problem: Problem, group: Group, threads: int) -> Layout:
+    """One element of the domain per thread as far as threads go; reduced axes within a warp; a domain of one element on one thread."""
+    nodes = [problem.table[n] for n in group.nodes]
+    free = [a for a in group.axes if a.name not in problem.held]
+    reduced = {a.name for n in nodes if isinstance(n.op, Reduce) for a in problem.grid.local(n.op.axes)}
+    out: dict[str, list[Factor]] = {a.name: [Factor(REG, a.size)] for a in group.axes if a.name in problem.held}
+    step = 1
+    for axis in sorted(_memory_order(problem, nodes, free), key=lambda a: a.name not in reduced):
+        count = _lanes(axis, step) if axis.name in reduced else _threads(axis, threads // step)
+        factors = [Factor(REG, -(-axis.size // count)), Factor(THREAD, count, step)]
+        out[axis.name] = [f for f in factors if f.extent > 1]
+        step *= count
+    return Layout(tuple((a.name, with_grid(problem, a.name, _cut_at_warp(out[a.name]))) for a in group.axes), 0, step)
+
+
+def _lanes(axis: Axis, step: int) -> int:
+    return min(1 << (axis.size - 1).bit_length(), max(32 // step, 1))
+
+
+def _threads(axis: Axis, left: int) -> int:
+    return axis.size if axis.size <= left else max((d for d in range(1, left + 1) if axis.size % d == 0), default=1)
+
+
+def with_grid(problem: Problem, axis: str, factors: list[Factor]) -> tuple[Factor, ...]:
+    """The factors with the grid's digit in front, where the grid splits the axis."""
+    for name, blocks, part in problem.grid.axes:
+        if name == axis and part != 1 and isinstance(blocks, int):
+            return (Factor(GRID, blocks), *factors)
+    return tuple(factors)
+
+
+def _cut_at_warp(factors: list[Factor]) -> list[Factor]:
+    """A thread factor that begins below a warp and ends above it, cut at the warp where it can be."""
+    out: list[Factor] = []
+    for f in factors:
+        if f.place == THREAD and f.step < 32 < f.step * f.extent and 32 % f.step == 0 and f.extent % (32 // f.step) == 0:
+            low = 32 // f.step
+            out += [Factor(THREAD, f.extent // low, 32), Factor(THREAD, low, f.step)]
+        else:
+            out.append(f)
+    return out
+
+
+def _memory_order(problem: Problem, nodes: list[Node], axes: list[Axis]) -> list[Axis]:
+    """The axes from the most contiguous in the group's memory accesses to the least."""
+    order: list[str] = []
+    for node in nodes:
+        if isinstance(node.op, (Load, Store)):
+            order += [name for _, name in sorted(strides(problem.graph, node)) if name not in order]
+    rank = {name: i for i, name in enumerate(order)}
+    return sorted(reversed(axes), key=lambda a: rank.get(a.name, len(rank)))
+
+
+def side_by_side(flat: Layout, busy: list[float], spent: float) -> Layout:
+    """The flat layout on the warps that have least to do, so that regions run beside each other; `busy` is brought up to date."""
+    need = -(-flat.count // 32)
+    first = min(range(len(busy) - need + 1), key=lambda w: (max(busy[w:w + need]), w))
+    for warp in range(first, first + need):
+        busy[warp] += spent
+    return Layout(flat.axes, 32 * first, 0 if flat.count == 32 * len(busy) else flat.count)
+
+
+# ---- the choice ------------------------------------------------------------------------------------------------------------------
+
+@dataclass(slots=True)
+class Search:
+    """Which groups are flat, for one layout of the anchor. options: per node, its projected and its flat layout (None: none)."""
+
+    problem: Problem
+    threads: int
+    groups: tuple[Group, ...]
+    options: dict[str, tuple[Layout | None, Layout | None]]
+    home: dict[str, int]
+    edges: dict[tuple[str, int, int, int], tuple[bool, float, int]] = field(default_factory=dict)
+    nodes: dict[tuple[str, int], tuple[float, bool]] = field(default_factory=dict)
+    needs: dict[str, tuple[Ref, ...]] = field(default_factory=dict)
+
+    def layout(self, name: str, flat: int) -> Layout:
+        found = self.options[name][flat]
+        assert found is not None
+        return found
+
+    def node(self, name: str, flat: int) -> tuple[float, bool]:
+        """(cost, whether it is a reduction across warps) of a node."""
+        key = (name, flat)
+        if key not in self.nodes:
+            node, layout = self.problem.table[name], self.layout(name, flat)
+            crossing = isinstance(node.op, Reduce) and crosses_warps(layout, tuple(a.name for a in self.problem.grid.local(node.op.axes)))
+            share = -(-(layout.count or self.threads) // 32) * 32 / self.threads
+            self.nodes[key] = (node_cost(self.problem, node, layout) * share, crossing)
+        return self.nodes[key]
+
+    def edge(self, name: str, number: int, ref: Ref, flat: int, other: int) -> tuple[bool, float, int]:
+        """(free, cost, registers of what is read back) of an operand."""
+        key = (name, number, flat, other)
+        if key not in self.edges:
+            producer = self.problem.table[ref.value]
+            mine = self.layout(name, flat)
+            theirs = self.layout(ref.value, other).project(tuple(a.name for a in producer.axes))
+            apart = other and flat and self.home.get(name) != self.home.get(ref.value)
+            free = not apart and (self.node(ref.value, other)[1] or free_edge(self.problem, ref, theirs, mine))
+            share = -(-(mine.count or self.threads) // 32) * 32 / self.threads
+            spent = 0.0 if free else edge_cost(self.problem, ref, theirs, mine) * share
+            self.edges[key] = (free, spent, 0 if free or mine.count else read_registers(self.problem, ref, mine))
+        return self.edges[key]
+
+    def price(self, choice: list[int]) -> tuple[float, int]:
+        """(cycles, registers of values read back) of the block under a choice for every group."""
+        total, held, top = 0.0, 0, 0
+        ready: dict[str, int] = {}
+        seen: set[tuple[str, int]] = set()
+        for node in self.problem.graph.nodes:
+            flat = choice[self.home[node.name]] if node.name in self.home else 0
+            cost, crossing = self.node(node.name, flat)
+            total, level = total + cost, 0
+            for number, ref in enumerate(self.needs[node.name]):
+                other = choice[self.home[ref.value]] if ref.value in self.home else 0
+                free, spent, registers = self.edge(node.name, number, ref, flat, other)
+                level = max(level, ready[ref.value] + (0 if free else 1))
+                if not free and (ref.value, flat) not in seen:
+                    seen.add((ref.value, flat))
+                    total, held = total + spent, held + registers
+            ready[node.name] = level + (1 if crossing else 0)
+            top = max(top, ready[node.name])
+        return total * max(self.threads / 128, 2.0) + LEVEL * top, held
+
+    def best(self) -> tuple[list[int], float, int]:
+        """A choice that no change of one group improves."""
+        choice = [0 if self.options[g.nodes[0]][0] is not None else 1 for g in self.groups]
+        cost, held = self.price(choice)
+        for _ in range(3):
+            before = cost
+            for i, group in enumerate(self.groups):
+                if self.options[group.nodes[0]][0] is None:
+                    continue
+                choice[i] ^= 1
+                found, registers = self.price(choice)
+                if found < cost:
+                    cost, held = found, registers
+                else:
+                    choice[i] ^= 1
+            if cost == before:
+                break
+        return choice, cost, held
+
+
+def make_search(problem: Problem, anchor: Layout, groups: tuple[Group, ...], threads: int) -> Search | None:
+    """The search for one layout of the anchor; None where an index value has an axis that the anchor lacks."""
+    names = {a for a, _ in anchor.axes}
+    home = {n: i for i, g in enumerate(groups) for n in g.nodes}
+    flats = [flat_layout(problem, g, threads) for g in groups]
+    options: dict[str, tuple[Layout | None, Layout | None]] = {}
+    for node in problem.graph.nodes:
+        mine = tuple(a.name for a in problem.domain(node))
+        projected = anchor.project(mine) if set(mine) <= names else None
+        flat = flats[home[node.name]].project(mine) if node.name in home else None
+        if projected is None and flat is None:
+            return None
+        options[node.name] = (projected, flat)
+    whole = [all(options[n][0] is not None for n in g.nodes) for g in groups]
+    options = {n: (o[0] if n not in home or whole[home[n]] else None, o[1]) for n, o in options.items()}
+    needs = {n.name: tuple(operands(n.op)) for n in problem.graph.nodes}
+    return Search(problem, threads, groups, options, home, needs=needs)
+
+
+def live_registers(problem: Problem, layouts: dict[str, Layout]) -> int:
+    """Registers of a thread that hold loaded values at once: all loads of all threads are in flight together."""
+    return sum(elements(layouts[n.name], tuple(a.name for a in problem.domain(n)))
+               for n in problem.graph.nodes if isinstance(n.op, Load) and not layouts[n.name].count)
+
+
+def memory_bytes(problem: Problem, node: Node) -> int:
+    """Elements of a node's local domain."""
+    return prod(a.size for a in problem.domain(node))
