@@ -48,12 +48,18 @@ def _variable(index: Linear) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A slice of a fragment and where it lies in memory: `shape` and `stride` from the fragment's last dim outwards."""
+    """What a copy covers: `registers` is the fragment, a slice or a part of it; `shape` and `stride` say where it is in memory."""
 
-    slice: str
+    registers: str
     offset: Linear
     shape: tuple[int, ...]
     stride: tuple[int, ...]
+
+
+def _layout(dims: tuple[tuple[int, int], ...]) -> str:
+    """Shape and stride as two tuples."""
+    one = "," if len(dims) == 1 else ""
+    return f"({', '.join(str(n) for n, _ in dims)}{one}), ({', '.join(str(step) for _, step in dims)}{one})"
 
 
 class Copies:
@@ -70,7 +76,7 @@ class Copies:
         tile = None if conditional else self._tile(s, loops)
         if tile is not None:
             before, where = self._tiled(s, tile)
-            return Lines(before, self._condition(s), (self._move(s, where, tile.slice),))
+            return Lines(before, self._condition(s), (self._move(s, where, tile.registers),))
         heads = tuple(self.loop(f) for f in s.loops) + self._condition(s)
         return Lines((), heads, (self._single(s),))
 
@@ -94,39 +100,58 @@ class Copies:
     # ---- tiles
 
     def _tile(self, s: Copy, loops: dict[str, int]) -> Tile | None:
-        """The slice that the loops cover, None where they do not cover one."""
+        """What the loops cover, None where that is no one view: a run-time stride, or a register index of several variables."""
         e, place = _registers(s), _memory(s)
-        shape = self.scope.shapes[e.name]
         if not e.index or (s.width == 1 and not loops) or self._memory_dtype(place) == "bool":
             return None
-        strides = {var: 0 for var in loops}
-        for t in place.offset.terms:
-            if t.var in loops:
-                if t.stride is not None:
+        if any(t.var in loops and t.stride is not None for t in place.offset.terms) or s.width > self.scope.shapes[e.name][-1]:
+            return None
+        memory = {var: sum(t.coef for t in place.offset.terms if t.var in loops and t.var == var) for var in loops}
+        offset = Linear(tuple(t for t in place.offset.terms if t.var not in loops), place.offset.const)
+        whole = self._slice(e, s.width, loops)
+        if whole is not None:
+            name, order = whole
+        else:
+            order = tuple(reversed(loops))
+            name = self._register_view(e, s.width, loops, order)
+        width = ((s.width, 1),) if s.width > 1 else ()
+        dims = width + tuple((loops[var], memory[var]) for var in order)
+        return Tile(name, offset, tuple(n for n, _ in dims), tuple(step for _, step in dims))
+
+    def _slice(self, e: Elem, width: int, loops: dict[str, int]) -> tuple[str, tuple[str, ...]] | None:
+        """The fragment or a slice of it, and the loop variables in the order of its dims, where the loops run over whole dims."""
+        shape, left = self.scope.shapes[e.name], dict(loops)
+        inner: list[str] = []
+        order: list[str] = []
+        for position in reversed(range(len(shape))):
+            index, var = e.index[position], _variable(e.index[position])
+            if position == len(shape) - 1 and width > 1:
+                if index != Linear() or width != shape[-1]:
                     return None
-                strides[t.var] += t.coef
-        dims, left = [], dict(loops)
-        for position, (index, extent) in enumerate(zip(e.index, shape, strict=True)):
-            var = _variable(index)
-            if position == len(shape) - 1 and s.width > 1:
-                if index != Linear() or s.width != extent:
-                    return None
-                dims.append(("", s.width, 1))
-            elif var in left and left[var] == extent:
-                dims.append(("", left.pop(var), strides[var]))
+                inner.append("None")
+            elif var is not None and left.get(var) == shape[position]:
+                order.append(var)
+                inner.append("None")
+                left.pop(var)
             elif not index.variables & set(loops):
-                dims.append((self.express.linear(index).text, 0, 0))
+                inner.append(self.express.linear(index).text)
             else:
                 return None
+        name = self.scope.name("register", e.name)
         if left:
             return None
-        dims.reverse()
-        full = all(not fixed for fixed, _, _ in dims)
-        name = self.scope.name("register", e.name)
-        offset = Linear(tuple(t for t in place.offset.terms if t.var not in loops), place.offset.const)
-        kept = [(extent, stride) for fixed, extent, stride in dims if not fixed]
-        return Tile(name if full else f"{name}[{', '.join(fixed or 'None' for fixed, _, _ in dims)}]", offset,
-                    tuple(extent for extent, _ in kept), tuple(stride for _, stride in kept))
+        return name if set(inner) == {"None"} else f"{name}[{', '.join(inner)}]", tuple(order)
+
+    def _register_view(self, e: Elem, width: int, loops: dict[str, int], order: tuple[str, ...]) -> str:
+        """A view of a fragment whose loops cover a part of it."""
+        shape, at = self.scope.shapes[e.name], Linear()
+        for position, index in enumerate(e.index):
+            at = at + index.scaled(math.prod(shape[position + 1:]))
+        steps = {var: sum(t.coef for t in at.terms if t.var == var) for var in loops}
+        start = Linear(tuple(t for t in at.terms if t.var not in loops), at.const)
+        dims = (((width, 1),) if width > 1 else ()) + tuple((loops[var], steps[var]) for var in order)
+        self.uses.helpers.add("part")
+        return f"part({self.scope.name('register', e.name)}, {self.express.linear(start).text}, {_layout(dims)})"
 
     def _tiled(self, s: Copy, tile: Tile) -> tuple[tuple[str, ...], str]:
         """Lines that name the view, and its name; none and the view itself where that is short."""
@@ -143,10 +168,7 @@ class Copies:
 
     def _view(self, place: Global | Shared, offset: Linear, width: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> str:
         at = self.express.linear(offset, wide=isinstance(place, Global)).text
-        one = ", " if len(shape) == 1 else ""
-        dims = ", ".join(map(str, shape)) + one.rstrip()
-        steps = ", ".join(map(str, stride)) + one.rstrip()
-        return f"tile({self._base(place)}, {at}, {width}, ({dims}), ({steps}))"
+        return f"tile({self._base(place)}, {at}, {width}, {_layout(tuple(zip(shape, stride, strict=True)))})"
 
     def _base(self, place: Global | Shared) -> str:
         return self.scope.name("shared", place.buffer) if isinstance(place, Shared) else self.scope.name("tensor", place.tensor)
@@ -161,9 +183,10 @@ class Copies:
         same = self.scope.dtypes[e.name] == memory
         once = s.hint == "evict_first" and isinstance(_memory(s), Global)
         source, target = (where, registers) if isinstance(s.target, Elem) else (registers, where)
-        if same and not once:
+        some = registers.startswith("part(")
+        if same and not once and not some:
             return f"cute.autovec_copy({source}, {target})"
-        helper = ("load" if isinstance(s.target, Elem) else "store") + ("_once" if once else "")
+        helper = ("load" if isinstance(s.target, Elem) else "store") + ("_part" if some else "_once" if once else "")
         if memory == "f8e5m2" and isinstance(s.source, Elem):
             helper = "store_e5m2"
         self.uses.helpers.add(helper)
@@ -204,11 +227,7 @@ class Copies:
         if e.index[-1] == Linear() and shape[-1] == s.width:
             fixed = "".join(f", {self.express.linear(i).text}" for i in reversed(e.index[:-1]))
             return self._move(s, where, f"{name}[None{fixed}]" if fixed else name)
-        sizes = [math.prod(shape[position + 1:]) for position in range(len(shape))]
-        at = Linear()
-        for index, size in zip(e.index, sizes, strict=True):
-            at = at + index.scaled(size)
-        return self._move(s, where, f"tile({name}, {self.express.linear(at).text}, 1, ({s.width},), (1,))")
+        return self._move(s, where, self._register_view(e, s.width, {}, ()))
 
     def _scalar_through_fragment(self, s: Copy) -> str:
         """A scalar register to or from an element type that converts in vectors only."""

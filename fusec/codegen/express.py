@@ -254,8 +254,11 @@ def _operands(e: Expressions, row: Spelling, kind: str, args: list[Text]) -> lis
     return texts
 
 
-def condition(e: Expressions, c: Condition) -> Text:
+def condition(e: Expressions, c: Condition | _Equal) -> Text:
     """A condition as an expression; kind py where it is known while tracing."""
+    if isinstance(c, _Equal):
+        value = e.linear(c.value)
+        return Text(f"{value.at(COMPARE + 1)} == {c.bound}", COMPARE, "py" if value.kind == "py" else "bool")
     if isinstance(c, (Less, AtLeast)):
         value, bounds = e.linear(c.value), e.scope.range(c.value)
         if isinstance(c, Less) and c.bound == 1 and bounds is not None and bounds[0] >= 0 and value.kind != "py":
@@ -265,9 +268,29 @@ def condition(e: Expressions, c: Condition) -> Text:
     return e.value(c)
 
 
+@dataclass(frozen=True, slots=True)
+class _Equal:
+    """value == bound: what an AtLeast and a Less say together when one value is left."""
+
+    value: Linear
+    bound: int
+
+
+def _joined(when: tuple[Condition, ...]) -> list[Condition | _Equal]:
+    """The conditions, with `n <= v` and `v < n + 1` as `v == n`."""
+    out: list[Condition | _Equal] = []
+    for c in when:
+        last = out[-1] if out else None
+        if isinstance(c, Less) and isinstance(last, AtLeast) and last.value == c.value and c.bound == last.bound + 1:
+            out[-1] = _Equal(c.value, last.bound)
+        else:
+            out.append(c)
+    return out
+
+
 def conjunction(e: Expressions, when: tuple[Condition, ...]) -> Text:
     """All conditions together; kind py where all are known while tracing."""
-    parts = [condition(e, c) for c in when]
+    parts = [condition(e, c) for c in _joined(when)]
     kind = "py" if all(p.kind == "py" for p in parts) else "bool"
     if len(parts) == 1:
         return Text(parts[0].text, parts[0].level, kind)

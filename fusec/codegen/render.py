@@ -18,6 +18,7 @@ from .copies import Copies
 from .device_library import closure
 from .express import Expressions, Uses, conjunction, number
 from .layout_text import WIDTH, block, comment, wrap
+from .regroup import regroup
 from .scope import BLOCK, analyse
 from .spell import LANE_FOLDS
 
@@ -72,15 +73,17 @@ class _File:
 
     def __init__(self, spec: KernelSpec) -> None:
         self.spec, self.scope, self.uses = spec, analyse(spec), Uses()
+        self.body = regroup(spec.body)
         self.express = Expressions(self.scope, self.uses)
         self.copies = Copies(self.express)
-        self.late, self.said = late_scalars(spec.body), Origin()
+        self.late = late_scalars(self.body)
+        self.said: tuple[Origin, ...] = ()
 
     # ---- the file
 
     def text(self) -> str:
         """The whole file, ending with a newline."""
-        statements = self._sequence(self.spec.body, 1)
+        statements = self._sequence(self.body, 1)
         prologue = self._prologue()
         composites = [_fill("function.j2", name=f.name, parameters=f.parameters, doc=_doc(f.doc), body=_body(f.body))
                       for f in composite_functions(self.uses)]
@@ -100,9 +103,11 @@ class _File:
         return f"{self.spec.name}_kernel"
 
     def _summary(self) -> list[str]:
+        """The head of the file: what the spec says, or grid, block and shared memory where it says nothing."""
+        if self.spec.summary:
+            return [w for line in self.spec.summary for w in textwrap.wrap(line, WIDTH, subsequent_indent="    ")]
         grid = " x ".join("·".join(str(f) for f in factors) for factors in self.spec.launch.grid if factors) or "1"
         lines = [f"Grid {grid}, {self.spec.launch.threads} threads a block."]
-        lines += [w for line in self.spec.summary for w in wrap(line)]
         if self.spec.smem.buffers:
             lines.append(f"Shared memory, {self.spec.smem.total} bytes:")
             lines += [f"    {b.offset:>6}  {self.scope.name('shared', b.name)}: {b.count} x {b.dtype}"
@@ -143,7 +148,8 @@ class _File:
             lines += [f"{self.scope.name('shared', b.name)} = shared(base, {b.offset}, {self.uses.type(b.dtype)}, {b.count})"
                       for b in self.spec.smem.buffers]
         views = [(self.scope.name("global", p.name), self.scope.name("tensor", p.name)) for p in self.spec.parameters]
-        return lines + [f"{view} = flat({tensor})" for view, tensor in views if view in used]
+        flat = [(view, f"flat({tensor})") for view, tensor in views if view in used]
+        return lines + [f"{', '.join(v for v, _ in some)} = {', '.join(f for _, f in some)}" for some in _batches(flat, 4)]
 
     def _size(self, factor: int | str) -> str:
         if isinstance(factor, int):
@@ -155,12 +161,15 @@ class _File:
 
     def _launch(self) -> list[str]:
         grid = ", ".join(" * ".join(self._size(f) for f in factors) or "1" for factors in self.spec.launch.grid)
-        call = f"{self.kernel}({', '.join(self.scope.name('tensor', p.name) for p in self.spec.parameters)}).launch("
+        tensors = ", ".join(self.scope.name("tensor", p.name) for p in self.spec.parameters)
+        call = f"{self.kernel}({tensors}).launch("
+        calls = [call] if len(call) <= WIDTH - 4 else [f"{self.kernel}(", *textwrap.wrap(
+            f"{tensors},", WIDTH - 8, initial_indent="    ", subsequent_indent="    "), ").launch("]
         more = ", smem=SMEM_BYTES" if self.spec.smem.total else ""
         if self.spec.launch.min_blocks > 1:
             more += ", min_blocks_per_mp=MIN_BLOCKS, preferred_smem_carveout=CARVEOUT"
-        arguments = wrap(f"    grid=({grid}), block=(THREADS, 1, 1){more}, stream=stream)", WIDTH - 4, 1)
-        return [*wrap(call, WIDTH - 4), *arguments]
+        last = f"grid=({grid}), block=(THREADS, 1, 1){more}, stream=stream)"
+        return [*calls, *textwrap.wrap(last, WIDTH - 8, initial_indent="    ", subsequent_indent="    ")]
 
     def _epilogue(self) -> str:
         return f'{self.kernel}.set_name_prefix("fusec_{self.spec.name}", remove_cutlass_symbol=True)'
@@ -174,7 +183,7 @@ class _File:
         for s in body:
             text = self.statement(s, depth)
             if text:
-                apart = lines and (after_barrier or text.lstrip().startswith("#"))
+                apart = lines and depth == 1 and (after_barrier or text.lstrip().startswith("#"))
                 lines += ["", text] if apart else [text]
                 after_barrier = isinstance(s, Barrier)
         return lines
@@ -194,10 +203,9 @@ class _File:
         if isinstance(s, LaneReduce):
             return self._lane_reduce(s, depth)
         if isinstance(s, Barrier):
-            reasons = "; ".join(s.reasons)
-            fits = len(reasons) + 40 < WIDTH
-            text = _fill("barrier.j2", reasons=reasons if fits else "all of the above")
-            return "\n".join(block([*([] if fits else comment(reasons)), text], depth))
+            fits = sum(map(len, s.reasons)) + 2 * len(s.reasons) + 40 < WIDTH
+            text = _fill("barrier.j2", reasons="; ".join(s.reasons), beside=fits)
+            return "\n".join(block([*([] if fits else comment("; ".join(s.reasons))), text], depth))
         if isinstance(s, Guard):
             head = wrap(f"if {conjunction(self.express, s.when).text}:", WIDTH - 4 * depth)
             return self._compound("guard.j2", head, s.body, depth)
@@ -212,15 +220,12 @@ class _File:
         return _fill(template, head=block(head, depth), body=inner)
 
     def _comments(self, origins: tuple[Origin, ...]) -> list[str]:
-        """Comment lines of statements with these origins; what has just been said is not said again."""
-        lines: list[str] = []
-        for origin in dict.fromkeys(origins):
-            if origin in (Origin(), self.said):
-                continue
-            self.said = origin
-            where = ", ".join(origin.lines)
-            lines += comment(": ".join(t for t in (where, origin.note) if t))
-        return lines
+        """The comment of a statement with these origins; what has just been said is not said again."""
+        new = tuple(o for o in dict.fromkeys(origins) if o != Origin())
+        if not new or new == self.said:
+            return []
+        self.said = new
+        return comment("; ".join(": ".join(t for t in (", ".join(o.lines), o.note) if t) for o in new))
 
     def _nested(self, template: str, comments: list[str], heads: tuple[str, ...], body: tuple[str, ...], depth: int) -> str:
         """Comments, headers each one deeper than the last, the body under all of them."""
@@ -298,6 +303,10 @@ def _doc(text: str) -> str:
     """Text for a docstring: nothing in it ends the docstring, and its lines are not too long."""
     plain = text.replace("\\", "/").replace('"""', "'")
     return "\n    ".join(textwrap.wrap(plain, WIDTH - 10))
+
+
+def _batches(pairs: list[tuple[str, str]], size: int) -> list[list[tuple[str, str]]]:
+    return [pairs[at:at + size] for at in range(0, len(pairs), size)]
 
 
 def _definition(name: str, parameters: list[str]) -> list[str]:

@@ -239,7 +239,7 @@ def analyse(spec: KernelSpec) -> Scope:
     if any(True for _ in warp_digits(spec.body)):
         scope.identifiers["int", alias.get("warp", "warp ")] = namer(alias.get("warp", "warp"))
     for b in spec.smem.buffers:
-        scope.identifiers["shared", b.name] = namer("s" + camel(b.name))
+        scope.identifiers["shared", b.name] = namer("s" + camel(b.name.removesuffix("_shared")))
         scope.kinds["shared", b.name] = b.dtype
     for p in spec.parameters:
         scope.identifiers["global", p.name] = namer("m" + camel(p.name))

@@ -88,3 +88,27 @@ def store_one_e5m2(value, target):
     held = cute.make_rmem_tensor(target.shape, Float32)
     held[0] = value
     store_e5m2(held, target)
+
+
+@cute.jit
+def part(registers, offset: cutlass.Constexpr, shape: cutlass.Constexpr, stride: cutlass.Constexpr):
+    """Some elements of a fragment."""
+    return cute.make_tensor(registers.iterator + offset, cute.make_layout(shape, stride=stride))
+
+
+@cute.jit
+def load_part(source, target):
+    """Memory to some elements of a fragment, one by one from the access on."""
+    held = cute.make_rmem_tensor(target.shape, source.element_type)
+    cute.autovec_copy(source, held)
+    for i in cutlass.range_constexpr(cute.size(target)):
+        target[i] = target.element_type(held[i])
+
+
+@cute.jit
+def store_part(source, target):
+    """Some elements of a fragment to memory, one by one up to the access."""
+    held = cute.make_rmem_tensor(source.shape, target.element_type)
+    for i in cutlass.range_constexpr(cute.size(source)):
+        held[i] = target.element_type(source[i])
+    cute.autovec_copy(held, target)
