@@ -61,7 +61,17 @@ def coalesce(model: Model, live: list[str], writes: list[Write]) -> Classes:
             for s, o, offset in link.subs:
                 if o is not None and offset == 0 and atoms.extent(s) == atoms.extent(o):
                     classes.unite(s, o)
+    _unite_symbols(model, domains, classes)
     return classes
+
+
+def _unite_symbols(model: Model, domains: list[list[int]], classes: Classes) -> None:
+    """Values that no read connects still have the same rows: dims of one symbol become one axis wherever they can."""
+    first: dict[str, int] = {}
+    for leaf in (leaf for domain in domains for leaf in domain):
+        extent = model.atoms.extent(leaf)
+        if not isinstance(extent, int):
+            classes.unite(first.setdefault(str(extent), leaf), leaf)
 
 
 def _hops(model: Model, name: str) -> list[Hop]:
@@ -100,13 +110,13 @@ def volume(shape: Shape) -> int:
 class AxisTable:
     """class -> Axis, named at first use.
 
-    `rows` for the rows' symbol, else `<argument>_<dim>` of the first argument that has the class as a whole dim, else
-    `<argument>_<dim>_<piece>`, else a, a_1, …
+    `rows` for the rows' symbol, else `<tensor>_<dim>` of the first argument (then the first output) that has the class as a whole
+    dim, else `<tensor>_<dim>_<piece>`, else a, a_1, …
     """
 
-    def __init__(self, model: Model, classes: Classes, names: Names) -> None:
+    def __init__(self, model: Model, classes: Classes, writes: list[Write], names: Names) -> None:
         self.model, self.classes, self.names = model, classes, names
-        self.hints = _hints(model, classes)
+        self.hints = _hints(model, classes, writes)
         self.axes: dict[int, Axis] = {}
 
     def named(self, name: str) -> Axis:
@@ -124,16 +134,15 @@ class AxisTable:
         return self.axes[root]
 
 
-def _hints(model: Model, classes: Classes) -> dict[int, str]:
+def _hints(model: Model, classes: Classes, writes: list[Write]) -> dict[int, str]:
     whole: dict[int, str] = {}
     pieces: dict[int, str] = {}
-    inputs = {v.node.op.tensor: v for v in model.values.values() if isinstance(v.node.op, Input)}
-    for argument in model.graph.arguments:
-        if argument.name not in inputs:
-            continue
-        for dim, atom in enumerate(inputs[argument.name].dims):
+    inputs = {v.node.op.tensor: v.dims for v in model.values.values() if isinstance(v.node.op, Input)}
+    tensors = [(a.name, inputs[a.name]) for a in model.graph.arguments if a.name in inputs]
+    for tensor, dims in tensors + [(w.tensor, w.dims) for w in writes if w.tensor not in inputs]:
+        for dim, atom in enumerate(dims):
             leaves = model.atoms.leaves(atom)
             for piece, leaf in enumerate(leaves):
-                name = f"{argument.name}_{dim}" + (f"_{piece}" if len(leaves) > 1 else "")
+                name = f"{tensor}_{dim}" + (f"_{piece}" if len(leaves) > 1 else "")
                 (whole if len(leaves) == 1 else pieces).setdefault(classes.find(leaf), name)
     return {**pieces, **whole}

@@ -15,6 +15,7 @@ from .axes_coalesce import AxisTable
 from .axes_index import Picked, index_digit
 from .axes_joins import emit_join
 from .axes_model import Hop, Model, Value, Write
+from .axes_reduce import reduce_node
 from .names import Names
 
 
@@ -105,11 +106,10 @@ class Emitter:
         root = self.model.values[value.root]
         if isinstance(root.node.op, Input):
             return g.Ref(self.load(root, hops, value.node, loc))
-        if isinstance(root.node.op, Fill) and value.root not in self.emitted:
-            self.value(root)
-        if value.root not in self.emitted:
-            raise FusionError("a tensor that was just updated is read again", loc,
-                              "read before the update, or use the value that was stored; otherwise it takes a second kernel")
+        if isinstance(root.node.op, Fill):
+            if value.root not in self.emitted:
+                self.value(root)
+            return g.Ref(self.emitted[value.root])
         bind = []
         for axis, leaf in ((self.axis(leaf), leaf) for a in root.axes for leaf in self.model.atoms.leaves(a)):
             where = self.follow(leaf, hops, loc)
@@ -205,7 +205,7 @@ class Emitter:
 
     def _reduce(self, value: Value, op: Reduce) -> str:
         args = tuple(self._ref(a, value.reads[i], value.node.loc) for i, a in enumerate(op.args))
-        return self._simple(value, g.Reduce(op.monoid, args, self.own(value.reduced)), op.monoid)
+        return reduce_node(self, value, op.monoid, args)
 
     def _ref(self, name: str, read: Hop, loc: Loc) -> g.Ref:
         return self.value_ref(name, read, (), loc)
@@ -229,7 +229,7 @@ class Emitter:
             refs = [g.Ref(name), *refs[2:]]
         if not reduced:
             return self._simple(value, g.Map("identity", (refs[0],)), "identity")
-        return self._simple(value, g.Reduce("dot" if len(refs) == 2 else "sum", tuple(refs), reduced), "dot")
+        return reduce_node(self, value, "dot" if len(refs) == 2 else "sum", tuple(refs))
 
     def _union(self, a: g.Ref, b: g.Ref, domain: tuple[Axis, ...]) -> tuple[Axis, ...]:
         used = {ref.index(axis.name).axis for ref in (a, b) for axis in self.nodes_axes(ref.value)}

@@ -75,15 +75,16 @@ class Write:
 
 
 class Model:
-    """Atoms, values and links of one tensor graph, built node by node in order."""
+    """Atoms, values and links of the live nodes of one tensor graph, built node by node in order."""
 
-    def __init__(self, graph: TensorGraph) -> None:
+    def __init__(self, graph: TensorGraph, live: frozenset[str]) -> None:
         self.graph, self.atoms = graph, Atoms()
         self.same: list[Hop] = []
         self.owners: list[tuple[Link, Loc, str]] = []
         self.values: dict[str, Value] = {}
         for node in graph.nodes:
-            self.values[node.name] = self._value(node)
+            if node.name in live:
+                self.values[node.name] = self._value(node)
 
     # ---- small helpers -------------------------------------------------------------------------------------------------------------
 
@@ -215,18 +216,15 @@ class Model:
         rest = base.dims[:op.dim] + base.dims[op.dim + 1:]
         kept = own[:op.dim] + own[op.dim + rank:]
         hop = self.hop([(a, b, 0) for a, b in zip(rest, kept)], 1, node.loc, op.arg, True)
-        hop.pick = self._pick(base.dims[op.dim], op.index, op.where, own[op.dim:op.dim + rank], node.loc)
+        hop.pick = self.pick(base.dims[op.dim], op.index, op.where, own[op.dim:op.dim + rank], node.loc)
         return self._view(node, own, [hop])
 
     def _check_gatherable(self, node: TensorNode, op: Gather, root: TensorNode) -> None:
-        if isinstance(root.op, Update):
-            raise FusionError("a tensor is read through another index than the one it was just written through", node.loc,
-                              "read before the update, or use the value that was stored; otherwise it takes a second kernel")
         if not isinstance(root.op, Input):
             raise FusionError("an index picks from a computed value, whose other elements live in other blocks", node.loc,
                               "index the arguments first and compute on what was picked")
 
-    def _pick(self, atom: int | None, index: str, where: str | None, own: Dims, loc: Loc) -> Pick:
+    def pick(self, atom: int | None, index: str, where: str | None, own: Dims, loc: Loc) -> Pick:
         mask = self.read(where, own, loc) if where is not None else None
         return Pick(atom, index, self.read(index, own, loc), where, mask)
 
@@ -245,7 +243,8 @@ class Model:
         return Value(node, own, node.name, reads=reads, joined=joined)
 
     def _update(self, node: TensorNode, op: Update) -> Value:
-        return Value(node, self.values[op.target].dims, node.name)
+        raise FusionError("a tensor that was just updated is read again", node.loc,
+                          "read before the update, or use the value that was stored; otherwise it takes a second kernel")
 
 
 def _shape(shape: tuple[object, ...]) -> str:

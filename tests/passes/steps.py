@@ -260,3 +260,68 @@ def paged_rows(x, pages, idx):
 def iota_mask(x):
     i = torch.arange(12)
     return torch.where(i[:, None] >= i, x[:, None, :], 0.0).sum(-1)
+
+
+@step(lambda r: dict(xbc=n(r, 24), dt=n(r, 4), conv_state=n(r + 4, 24, 3), w=n(24, 4), bias=n(24), a_log=n(4), d=n(4), ssm=n(r + 4, 4, 4, 4),
+                     idx=slots(r)))
+def scan_with_conv(xbc, dt, conv_state, w, bias, a_log, d, ssm, idx):
+    """Inputs of 4 heads by 4, and one group of 4 + 4 gates, from one convolution; state [head, dim, gate]."""
+    old = conv_state[idx]
+    window = torch.cat([old, xbc[..., None]], dim=2)
+    conv_state[idx] = window[:, :, 1:]
+    y = F.silu(torch.einsum("rct,ct->rc", window, w) + bias)
+    x, b, c = torch.split(y, [16, 4, 4], dim=-1)
+    x = x.reshape(-1, 4, 4)
+    step = F.softplus(dt)
+    decay = torch.exp(-step * a_log.exp())
+    new = ssm[idx] * decay[..., None, None] + (x * step[..., None])[..., None] * b[:, None, None, :]
+    ssm[idx] = new
+    return ((new * c[:, None, None]).sum(-1) + d[:, None] * x).flatten(1)
+
+
+@step(lambda r: dict(q=n(r, 4, 8), freqs=n(50, 4), positions=torch.randint(50, (r,))))
+def rope_from_computed_table(q, freqs, positions):
+    """The table is computed from its argument, then indexed."""
+    table = torch.cat([freqs.cos(), freqs.sin()], -1).to(BF16)
+    cos, sin = table[positions].float().split(4, -1)
+    a, b = q.float().chunk(2, -1)
+    return torch.cat([a * cos[:, None] - b * sin[:, None], a * sin[:, None] + b * cos[:, None]], -1)
+
+
+@step(lambda r: dict(x=n(r, 3, 8, dtype=BF16), pool=n(r + 4, 3, 8, dtype=BF16), idx=slots(r).to(torch.int32)))
+def pool_cast_whole(x, pool, idx):
+    """The pool is cast before it is indexed, and written by a slice of a list of assignments."""
+    old = pool.float()[idx.long()]
+    new = old * 0.5 + x.float()
+    pool[idx.long()] = new.to(BF16)
+    return new.sum((1, 2)), old.max(-1).values
+
+
+@step(lambda r: dict(q=n(r, 2, 6), k=n(r, 2, 6), x=n(r, 2, 6)))
+def broadcast_sums(q, k, x):
+    """Sums over axes that were only broadcast, and a mean of several dims."""
+    wide = x[:, :, None].expand(-1, -1, 5, -1)
+    return wide.sum(2), (q[..., None] + k[..., None, :]).mean((1, 3)), torch.full((1, 6), 2.0) * x[:, 0]
+
+
+@step(lambda r: dict(x=n(r, 2, 6), w=n(2, 9)))
+def padded_taps(x, w):
+    y = F.pad(x, (2, 1))
+    return (y * w).sum(-1), torch.nn.functional.pad(x, (0, 0, 1, 0), value=1.0)
+
+
+@step(lambda r: dict(x=n(r, 2, 3, 5), s=n(r, 5, 3, 2)))
+def transposed_write(x, s):
+    s.transpose(1, 3)[:, 1] = x[:, 0] * 2
+    s.view(s.shape[0], -1)[:, 3] = 7.0
+    return x[:, 1, 0] + s.shape[1]
+
+
+@step(lambda r: dict(tokens=n(r, 2, 6), window=n(r, 6, 3), w=n(6, 4)))
+def two_tokens_of_a_window(tokens, window, w):
+    outs = []
+    for t in range(2):
+        full = torch.cat([window, tokens[:, t, :, None]], -1)
+        window.copy_(full[..., 1:])
+        outs.append((full * w).sum(-1))
+    return torch.stack(outs, 1)
