@@ -124,7 +124,7 @@ def commands() -> None:
     """
 
 
-def _functions(file: str, progress: Callable[[str], None], builds: bool) -> list[Fused]:
+def _functions(file: str, progress: Callable[[str], None], builds: bool, strict_numerics: bool) -> list[Fused]:
     """The functions of a file; the builder is started first, so that the DSL loads beside torch."""
     from .cli_load import functions, resolve
     resolve(file)
@@ -132,11 +132,10 @@ def _functions(file: str, progress: Callable[[str], None], builds: bool) -> list
         from .runtime.worker import start_builder
         start_builder()
     progress(f"loading {file}")
-    return functions(file)
-
-
-def _numerics(fused: Fused, strict: bool) -> str:
-    return NUMERICS[1] if strict else fused.numerics
+    found = functions(file)
+    for fused in found if strict_numerics else ():
+        fused.numerics = NUMERICS[1]
+    return found
 
 
 @command("compile")
@@ -147,11 +146,11 @@ def compile_(file: str, arch: str, as_json: bool, defines: tuple[str, ...], rows
     wanted, given = archs(arch), sizes(defines)
     found, remarks = [], []
     with working() as progress:
-        every = _functions(file, progress, builds=True)
+        every = _functions(file, progress, builds=True, strict_numerics=strict_numerics)
         ready = [f for f in every if f.example is not None or len(every) == 1]
         remarks += [f"{f.reference.__name__}: left out, it has no example inputs" for f in every if f not in ready]
         for fused in ready:
-            artifact = fused.compile(wanted, rows, numerics=_numerics(fused, strict_numerics), progress=progress, **given)
+            artifact = fused.compile(wanted, rows, progress=progress, **given)
             from .cli_report import notes, row
             found += [row(kernel, artifact) for kernel in artifact.kernels]
             remarks += notes(artifact)
@@ -173,25 +172,26 @@ def inspect(file: str, stage: str | None, arch: str, defines: tuple[str, ...], r
     given = sizes(defines)
     shown = [stage] if stage else [s for s in STAGES if s in NEEDS]
     with working() as progress:
-        for fused in _functions(file, progress, builds=stage in ("ptx", "resources")):
+        for fused in _functions(file, progress, builds=stage in ("ptx", "resources"),
+                                strict_numerics=strict_numerics):
             for name in archs(arch):
                 if stage in ("ptx", "resources"):
-                    artifact = fused.compile((name,), rows, numerics=_numerics(fused, strict_numerics), progress=progress, **given)
+                    artifact = fused.compile((name,), rows, progress=progress, **given)
                     texts = [built_text(k, stage) for k in artifact.kernels]
                 else:
-                    stages = _plan(fused, name, rows, given, strict_numerics, NEEDS[shown[-1]], progress)
+                    stages = _plan(fused, name, rows, given, NEEDS[shown[-1]], progress)
                     head = "# ---- {} of " + f"{fused.reference.__name__}, {name}\n" if len(shown) > 1 else ""
                     texts = [head.format(s) + stage_text(stages, s) for s in shown]
                 for text in texts:
                     click.echo(text.rstrip("\n") + "\n" * (1 + (len(shown) > 1)), nl=False)
 
 
-def _plan(fused: Fused, arch: str, rows: int, given: dict[str, Any], strict: bool, until: str,
+def _plan(fused: Fused, arch: str, rows: int, given: dict[str, Any], until: str,
           progress: Callable[[str], None]) -> Any:
     from .api import capture_graph
     from .passes import pipeline
     progress(f"{fused.reference.__name__}: capturing")
-    captured = capture_graph(fused.reference, fused.inputs(rows, **given), fused.dynamic_shapes, _numerics(fused, strict))
+    captured = capture_graph(fused.reference, fused.inputs(rows, **given), fused.dynamic_shapes, fused.numerics)
     progress(f"{fused.reference.__name__}: planning for {arch}")
     return pipeline.compile(captured.for_arch(arch), arch, until=until)
 
@@ -202,24 +202,31 @@ def explain(file: str, arch: str, defines: tuple[str, ...], rows: int, strict_nu
     from .cli_report import ops_fused
     from .cli_stages import explain as text
     with working() as progress:
-        for fused in _functions(file, progress, builds=False):
+        for fused in _functions(file, progress, builds=False, strict_numerics=strict_numerics):
             for name in archs(arch):
-                stages = _plan(fused, name, rows, sizes(defines), strict_numerics, "kernel", progress)
+                stages = _plan(fused, name, rows, sizes(defines), "kernel", progress)
                 click.echo(text(stages, ops_fused(stages.need("captured"))), nl=False)
 
 
 @command("check", arch=None)
-@click.option("--level", type=click.Choice(("graph", "kernel", "gpu")), default="kernel", show_default=True,
+@click.option("--level", type=click.Choice(("graph", "kernel", "gpu")), default="graph", show_default=True,
               help="Interpret the graph, interpret the kernel, or run it.")
-def check(file: str, level: str, defines: tuple[str, ...], rows: int, strict_numerics: bool, traceback: bool) -> int:
-    """Compare the functions of FILE with what they compute, on their example inputs."""
-    from . import api
-    failed = 0
+@click.option("--arch", metavar="ARCH", help="The architecture of the kernel that is interpreted.")
+@click.option("--cases", is_flag=True, help="Also other numbers of rows, unaligned rows, other pools and slots.")
+def check(file: str, level: str, arch: str | None, cases: bool, defines: tuple[str, ...], rows: int, strict_numerics: bool,
+          traceback: bool) -> int:
+    """Compare the functions of FILE with what they compute in exact arithmetic, on their example inputs."""
+    from .checker import check as compare
+    from .checker import check_file_cases
+    given, name = sizes(defines), archs(arch)[0] if arch else None
+    reports = []
     with working() as progress:
-        for fused in _functions(file, progress, builds=level == "gpu"):
+        for fused in _functions(file, progress, builds=level == "gpu", strict_numerics=strict_numerics):
             progress(f"{fused.reference.__name__}: checking at level {level}")
-            inputs = fused.inputs(rows, "cuda" if level == "gpu" else "cpu", **sizes(defines))
-            report = api.check(fused, inputs, level=level)
-            click.echo(f"{fused.reference.__name__}: {report}")
-            failed += not report.ok
-    return 1 if failed else 0
+            if cases:
+                reports += check_file_cases(fused, level, arch=name, sizes=given)
+            else:
+                reports.append(compare(fused, fused.inputs(rows, **given), level=level, arch=name))
+    for report in reports:
+        click.echo(str(report))
+    return 0 if all(r.ok for r in reports) else 1
