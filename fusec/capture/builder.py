@@ -219,18 +219,34 @@ class Builder:
         return self._add(Gather(x.name, dim, index.name), x.shape[:dim] + index.shape + x.shape[dim + 1:], x.dtype)
 
     def update(self, target: Value, value: Value, dim: int = 0, index: Value | None = None) -> Value:
-        """The target with a part, or all of it, replaced; the value broadcasts to that part's shape and takes the target's dtype."""
+        """The target with a part replaced; the value broadcasts to that part's shape and takes the target's dtype.
+
+        Without an index all of it is replaced, and the new version is the value itself.
+        """
         part = target.shape if index is None else target.shape[:dim] + index.shape + target.shape[dim + 1:]
         value = self.expand(self.cast(value, target.dtype), part)
-        op = Update(target.name, value.name, dim, index.name if index is not None else None)
-        return self._add(op, target.shape, target.dtype)
+        if index is None:
+            return value
+        return self._add(Update(target.name, value.name, dim, index.name), target.shape, target.dtype)
 
     def wrap(self, index: Value, extent: Extent) -> Value:
         """An index that may count from the end: index + size where it is negative."""
         wide = self.cast(index, "i64")
+        if self._counts(wide.name):
+            return wide
         size = self.scalar(extent, "i64") if not isinstance(extent, (int, sympy.Symbol)) else self.size(extent)
         moved = self.map("add", wide, size, dtype="i64")
         return self.map("select", self.map("lt", wide, Lit(0), dtype="bool"), moved, wide, dtype="i64")
+
+
+    def _counts(self, name: str) -> bool:
+        """Whether an index is a position by its making, never negative: arange, scaled and shifted."""
+        op = next(n.op for n in reversed(self.nodes) if n.name == name)
+        if isinstance(op, (Reshape, Expand, Permute)):
+            return self._counts(op.arg)
+        if isinstance(op, Map) and op.fn in ("add", "mul", "identity"):
+            return all(self._counts(a) if isinstance(a, str) else isinstance(a, Size) or a.value >= 0 for a in op.args)
+        return isinstance(op, Iota)
 
 
 def lit(number: object, dtype: str) -> Lit:

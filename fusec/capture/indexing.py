@@ -10,7 +10,6 @@ from typing import Any
 
 import sympy
 
-from ..ir.scalar import Lit
 from .builder import Builder, Extent, Value, broadcast, plain
 from .registry import Result, op
 
@@ -127,18 +126,28 @@ def _along(b: Builder, x: Value, dim: int, index: Value) -> tuple[Value, Value]:
 def _gather(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
     dim, index = (rest[0], rest[1]) if isinstance(rest[0], int) else (rest[1], rest[0])
     dim %= x.rank
-    tail = [d for d in range(dim + 1, x.rank) if not (x.shape[d] == 1 and index.shape[d] == 1)]
-    if tail or any(index.shape[d] not in (x.shape[d], 1) for d in range(dim)):
-        raise b.unsupported("an index that differs along the dims after the indexed one", "transpose so that the indexed dim is the last")
-    if b.source.startswith("aten.gather") and any(index.shape[d] != x.shape[d] for d in range(dim)):
-        raise b.unsupported("an index shorter than the tensor", "slice the tensor first")
+    _check_shared(b, x, dim, index)
     flat, position = _along(b, x, dim, index)
     return b.reshape(b.gather(flat, 0, position), out.shape)
 
 
-@op(scatter__src=(), scatter__value=())
-def _scatter(b: Builder, out: Result, x: Value, dim: int, index: Value, value: Any, *_: Any) -> Value:
-    raise b.unsupported("an index per element", "use index_copy_ or t[i] = v along one dim")
+@op(scatter__src=("x, 1, k[:, None], y", "x, 1, torch.stack([k, k], 1), y"), scatter__value="x, 1, k[:, None], 2.0")
+def _scatter(b: Builder, out: Result, x: Value, dim: int, index: Value, value: Any) -> Value:
+    dim %= x.rank
+    _check_shared(b, x, dim, index)
+    flat, position = _along(b, x, dim, index)
+    if isinstance(value, Value):
+        for d in range(x.rank):
+            value = b.slice(value, d, 0, index.shape[d])
+        value = b.reshape(value, position.shape + x.shape[dim + 1:])
+    else:
+        value = b.fill(value, (1,) * (position.rank + x.rank - dim - 1), x.dtype)
+    return b.reshape(b.update(flat, value, 0, position), x.shape)
 
 
-_ = Lit
+def _check_shared(b: Builder, x: Value, dim: int, index: Value) -> None:
+    """The dims before the indexed one are shared one to one, those after it are of one element."""
+    if any(x.shape[d] != 1 or index.shape[d] != 1 for d in range(dim + 1, x.rank)):
+        raise b.unsupported("an index that differs along the dims after the indexed one", "transpose so that the indexed dim is the last")
+    if any(index.shape[d] != x.shape[d] for d in range(dim)):
+        raise b.unsupported("an index shorter than the tensor", "slice the tensor first")

@@ -11,6 +11,7 @@ from typing import Any
 
 import sympy
 
+from ..ir.dtype import INTS
 from ..ir.tensor import (
     Contract, Expand, Fill, Gather, Input, Iota, Join, Map, Permute, Reduce, Reshape, Size, Slice, TensorGraph, TensorNode, Update,
 )
@@ -80,11 +81,27 @@ class _Keys:
         return n if isinstance(n, int) else int(e) if (e := n.subs(self.symbols)).is_Integer else e
 
     def _number(self, node: TensorNode) -> int:
-        same = self._identity(node)
+        same = self._zero(node)
+        same = self._identity(node) if same is None else same
         if same is not None:
             return same
         key = (self._describe(node), self._long(self.shapes[node.name]), node.dtype)
         return self.numbers.setdefault(key, len(self.numbers))
+
+    def _zero(self, node: TensorNode) -> int | None:
+        """The number of the integer 0 for a range of one position and what is made of it; the other operand's where it is added."""
+        op, zero = node.op, self.numbers.setdefault(("zero",), len(self.numbers))
+        if self._long(self.shapes[node.name]) or node.dtype not in INTS:
+            return self._added(op, zero) if isinstance(op, Map) and op.fn == "add" else None
+        if isinstance(op, Iota) or isinstance(op, Fill) and op.value.value == 0:
+            return zero
+        if isinstance(op, Map) and op.fn in ("mul", "identity") and any(isinstance(a, str) and self.found[a] == zero for a in op.args):
+            return zero
+        return self._added(op, zero) if isinstance(op, Map) and op.fn == "add" else None
+
+    def _added(self, op: Map, zero: int) -> int | None:
+        rest = [a for a in op.args if not (isinstance(a, str) and self.found[a] == zero)]
+        return self.found[rest[0]] if len(rest) == 1 and len(op.args) == 2 and isinstance(rest[0], str) else None
 
     @staticmethod
     def _long(shape: tuple[Any, ...]) -> tuple[Any, ...]:

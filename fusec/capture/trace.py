@@ -95,7 +95,8 @@ def _entry(fn: Callable[..., Any], call: bind.Call, loc: Loc) -> tuple[torch.nn.
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """torch.export explains failures on stderr and warns about its own internals; our errors say what is needed."""
-    loggers = [logging.getLogger(n) for n in ("torch.fx.experimental.symbolic_shapes", "torch._export", "torch.export", "torch._dynamo")]
+    loggers = [logging.getLogger(n) for n in ("torch.fx.experimental.symbolic_shapes", "torch._export", "torch.export", "torch._dynamo",
+                                                     "torch._subclasses.fake_tensor")]
     levels = [x.level for x in loggers]
     try:
         for x in loggers:

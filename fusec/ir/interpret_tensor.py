@@ -20,22 +20,23 @@ Values = dict[str, Tensor]
 
 
 def run_tensor(graph: TensorGraph, arguments: Mapping[str, Tensor], precision: str = "f32") -> tuple[Tensor, ...]:
-    """The outputs of a graph, in order; mutated arguments are written in place.
+    """The tensors a graph returns, in order (constants among the results are left out); mutated arguments are written in place.
 
     arguments: by name, of any device; the values are computed on the CPU. precision "f64" computes what is fp32 in fp64 and keeps
     every narrower rounding. An output that is an argument is that very tensor. Raises KeyError for a missing argument.
     """
     values, shapes = evaluate(graph, arguments, precision)
-    dtypes = graph.table
+    dtypes = {n.name: n.dtype for n in graph.nodes}
     for name, final in graph.mutations:
         target = arguments[name]
         with torch.no_grad():
-            target.copy_(reference.from_register(values[final], dtypes[final].dtype).to(target.device))
-    return tuple(arguments[o[1:]] if o.startswith("=") else reference.from_register(values[o].expand(shapes[o]).clone(), dtypes[o].dtype)
-                 for o in graph.outputs)
+            target.copy_(reference.from_register(values[final], dtypes[final]).to(target.device))
+    fresh = {o: reference.from_register(values[o].expand(shapes[o]).clone(), dtypes[o]) for o in graph.outputs if o[0] not in "=!"}
+    return tuple(arguments[o[1:]] if o[0] == "=" else fresh[o] for o in graph.outputs if o[0] != "!")
 
 
-def evaluate(graph: TensorGraph, arguments: Mapping[str, Tensor], precision: str = "f32") -> tuple[Values, dict[str, tuple[int, ...]]]:
+def evaluate(graph: TensorGraph, arguments: Mapping[str, Tensor],
+             precision: str = "f32") -> tuple[Values, dict[str, tuple[int, ...]]]:
     """(every value in register form, its shape); nothing of the caller's is written."""
     sizes = _sizes(graph, arguments)
     values: Values = {}

@@ -38,7 +38,7 @@ def test_every_row_without_a_sample_refuses_or_is_undefined():
     bare = {t for t, row in OPS.items() if not row.samples}
     assert bare == {"aten.empty.memory_format", "aten.new_empty.default", "aten.empty_like.default", "aten.empty_strided.default",
                     "aten.new_empty_strided.default", "aten.index_add.default", "aten.scatter_add.default", "aten.index_reduce.default",
-                    "aten.scatter.src", "aten.scatter.value", "aten.diagonal.default", "aten.diag_embed.default"}
+                    "aten.diagonal.default", "aten.diag_embed.default"}
 
 
 def test_targets_exist_in_torch():
