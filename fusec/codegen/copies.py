@@ -12,6 +12,9 @@ from .scope import camel
 SHORT = 60
 """A view whose text is shorter than this is not given a name."""
 
+ONCE = "ONCE"
+"""The constant of an emitted file that says: not needed again."""
+
 VECTOR_ONLY = frozenset({"f8e4m3", "f8e5m2"})
 """Element types that convert in vectors only."""
 
@@ -162,7 +165,7 @@ class Copies:
             return (), self.views[view]
         if len(view) < SHORT:
             return (), view
-        letter, name = ("t", place.buffer) if isinstance(place, Shared) else ("g", place.tensor)
+        letter, name = ("t", place.buffer.removesuffix("_shared")) if isinstance(place, Shared) else ("g", place.tensor)
         self.views[view] = self.scope.fresh(letter + camel(name))
         return (f"{self.views[view]} = {view}",), self.views[view]
 
@@ -186,10 +189,13 @@ class Copies:
         some = registers.startswith("part(")
         if same and not once and not some:
             return f"cute.autovec_copy({source}, {target})"
-        helper = ("load" if isinstance(s.target, Elem) else "store") + ("_part" if some else "_once" if once else "")
+        helper = ("load" if isinstance(s.target, Elem) else "store") + ("_part" if some else "")
         if memory == "f8e5m2" and isinstance(s.source, Elem):
             helper = "store_e5m2"
         self.uses.helpers.add(helper)
+        if once and helper in ("load", "store"):
+            self.uses.names.add(ONCE)
+            return f"{helper}({source}, {target}, {ONCE})"
         return f"{helper}({source}, {target})"
 
     # ---- single accesses

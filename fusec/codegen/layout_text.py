@@ -5,45 +5,58 @@ import textwrap
 
 WIDTH = 120
 INDENT = "    "
-OPEN, CLOSE = "([", ")]"
 
 
-def _breaks(line: str, depth: int) -> list[tuple[int, int]]:
-    """(bracket depth, position) of each place inside brackets where a line may go on below: after a comma, before an operator."""
-    found, quoted = [], False
+def _breaks(line: str, depth: int, indices: bool = False) -> list[tuple[int, int]]:
+    """(depth, position) of each place inside parentheses where a line may go on below: after a comma, before an operator.
+
+    `indices`: inside square brackets too.
+    """
+    found, quoted, index = [], False, 0
     for i, c in enumerate(line):
         quoted ^= c == '"'
-        depth += (c in OPEN) - (c in CLOSE)
-        if quoted or depth <= 0:
+        depth += (c == "(") - (c == ")")
+        index += (c == "[") - (c == "]")
+        if quoted or depth + index * indices <= 0 or (index and not indices):
             continue
-        if c in OPEN and line[i + 1:i + 2] not in CLOSE:
+        if c == "(" and line[i + 1:i + 2] != ")":
             found.append((depth, i + 1))
         elif c == "," and line[i + 1:i + 2] == " ":
-            found.append((depth, i + 2))
-        elif c in "+-&|*" and line[i - 1:i] == " " and line[i + 1:i + 2] == " ":
-            found.append((depth, i))
+            found.append((depth + index, i + 2))
+        elif c in "+-&|" and line[i - 1:i] == " " and line[i + 1:i + 2] == " ":
+            found.append((depth + index, i))
     return found
+
+
+def _parenthesised(line: str) -> str:
+    """`target = (value)`: a value that goes on below without parentheses of its own."""
+    target, sign, value = line.partition(" = ")
+    return f"{target}{sign}({value})" if sign and not value.startswith("(") else line
 
 
 def wrap(line: str, width: int = WIDTH, depth: int = 0) -> list[str]:
     """A line of code in lines of at most `width`: broken at the outermost bracket level that makes them fit, gone on deeper.
 
-    `depth`: how many brackets are open where the line begins.
+    `depth`: how many parentheses are open where the line begins.
     """
     indent = line[:len(line) - len(line.lstrip())] + INDENT
     done: list[str] = []
     while len(line) > width:
         found = [(d, at) for d, at in _breaks(line, depth) if len(indent) < at <= width]
+        if not found and not done and _parenthesised(line) != line:
+            line = _parenthesised(line)
+            continue
+        found = found or [(d, at) for d, at in _breaks(line, depth, True) if len(indent) < at <= width]
         if not found:
             break
-        at = _best(line, found, width)
+        at = _best(found, width)
         done.append(line[:at].rstrip())
-        depth += sum((c in OPEN) - (c in CLOSE) for c in line[:at])
+        depth += line[:at].count("(") - line[:at].count(")")
         line = indent + line[at:].lstrip()
     return [*done, line]
 
 
-def _best(line: str, found: list[tuple[int, int]], width: int) -> int:
+def _best(found: list[tuple[int, int]], width: int) -> int:
     """The last place of the outermost level, or of a deeper one where the outermost would leave the line nearly empty."""
     for depth in sorted({d for d, _ in found}):
         at = max(p for d, p in found if d == depth)

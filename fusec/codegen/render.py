@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,7 +15,7 @@ from ..ir.kernel import (
 from ..ir.scalar import Lit
 from ..target import parse
 from .compose import composite_functions
-from .copies import Copies
+from .copies import ONCE, Copies
 from .device_library import closure
 from .express import Expressions, Uses, conjunction, number
 from .layout_text import WIDTH, block, comment, wrap
@@ -116,6 +117,8 @@ class _File:
 
     def _constants(self) -> list[str]:
         lines = [f"THREADS = {self.spec.launch.threads}"]
+        if ONCE in self.uses.names:
+            lines.append(f"{ONCE} = CacheEvictionPriority.EVICT_FIRST  # of what is not needed again")
         if self.spec.smem.total:
             lines.append(f"SMEM_BYTES = {self.spec.smem.total}")
         if self.spec.launch.min_blocks > 1:
@@ -145,8 +148,9 @@ class _File:
         if self.spec.smem.total:
             self.uses.helpers.add("shared")
             lines.append(f"base = SmemAllocator().allocate(SMEM_BYTES, byte_alignment={ALIGNMENT})")
-            lines += [f"{self.scope.name('shared', b.name)} = shared(base, {b.offset}, {self.uses.type(b.dtype)}, {b.count})"
+            pieces = [(self.scope.name("shared", b.name), f"shared(base, {b.offset}, {self.uses.type(b.dtype)}, {b.count})")
                       for b in self.spec.smem.buffers]
+            lines += [f"{', '.join(n for n, _ in some)} = {', '.join(p for _, p in some)}" for some in _batches(pieces, 2)]
         views = [(self.scope.name("global", p.name), self.scope.name("tensor", p.name)) for p in self.spec.parameters]
         flat = [(view, f"flat({tensor})") for view, tensor in views if view in used]
         return lines + [f"{', '.join(v for v, _ in some)} = {', '.join(f for _, f in some)}" for some in _batches(flat, 4)]
@@ -180,13 +184,32 @@ class _File:
         """Statements in order, with an empty line before each that opens with a comment and after each barrier."""
         lines: list[str] = []
         after_barrier = False
-        for s in body:
-            text = self.statement(s, depth)
+        for s, text in self._texts(body, depth):
             if text:
                 apart = lines and depth == 1 and (after_barrier or text.lstrip().startswith("#"))
                 lines += ["", text] if apart else [text]
                 after_barrier = isinstance(s, Barrier)
         return lines
+
+    def _texts(self, body: tuple[Statement, ...], depth: int) -> Iterator[tuple[Statement, str]]:
+        """Each statement with its text; scalars declared one after the other stand on one line."""
+        scalars: list[str] = []
+        for s in body:
+            if isinstance(s, Declare) and not s.shape:
+                scalars += [found] if (found := self._scalar(s)) else []
+                continue
+            if not isinstance(s, Declare) and scalars:
+                yield Declare("", (), ""), self._on_one_line(scalars, depth)
+                scalars = []
+            yield s, self.statement(s, depth)
+        if scalars:
+            yield Declare("", (), ""), self._on_one_line(scalars, depth)
+
+    def _on_one_line(self, assignments: list[str], depth: int) -> str:
+        """Assignments as tuples of at most four."""
+        pairs = [(name, value) for name, _, value in (a.partition(" = ") for a in assignments)]
+        lines = [f"{', '.join(n for n, _ in some)} = {', '.join(v for _, v in some)}" for some in _batches(pairs, 4)]
+        return self._nested("declare.j2", [], (), tuple(lines), depth)
 
     def statement(self, s: Statement, depth: int) -> str:
         """The text of a statement, indented; '' for one that needs none."""
@@ -196,8 +219,7 @@ class _File:
             return self._declare(s, depth)
         if isinstance(s, Copy):
             found = self.copies.lines(s)
-            comments = [*self._comments((s.origin,)), *(w for line in found.before for w in _code(line, 0))]
-            return self._nested("copy.j2", comments, found.heads, found.body, depth)
+            return self._nested("copy.j2", self._comments((s.origin,)), found.heads, found.body, depth, found.before)
         if isinstance(s, Compute):
             return self._compute(s, depth)
         if isinstance(s, LaneReduce):
@@ -227,9 +249,11 @@ class _File:
         self.said = new
         return comment("; ".join(": ".join(t for t in (", ".join(o.lines), o.note) if t) for o in new))
 
-    def _nested(self, template: str, comments: list[str], heads: tuple[str, ...], body: tuple[str, ...], depth: int) -> str:
-        """Comments, headers each one deeper than the last, the body under all of them."""
-        lines = [w for level, head in enumerate(heads) for w in _code(head, depth + level)]
+    def _nested(self, template: str, comments: list[str], heads: tuple[str, ...], body: tuple[str, ...], depth: int,
+                before: tuple[str, ...] = ()) -> str:
+        """Comments, lines before the headers, headers each one deeper than the last, the body under all of them."""
+        lines = [w for line in before for w in _code(line, depth)]
+        lines += [w for level, head in enumerate(heads) for w in _code(head, depth + level)]
         lines += [w for line in body for w in _code(line, depth + len(heads))]
         return _fill(template, comments=block(comments, depth), lines=lines)
 
@@ -242,23 +266,22 @@ class _File:
 
     def _declare(self, s: Declare, depth: int) -> str:
         name = self.scope.name("register", s.name)
-        if s.shape:
-            one = "," if len(s.shape) == 1 else ""
-            shape = ", ".join(map(str, reversed(s.shape))) + one
-            lines = [f"{name} = cute.make_rmem_tensor(({shape}), {self.uses.type(s.dtype)})"]
-            if s.init is not None:
-                lines.append(f"{name}.fill({number(s.init, self.uses).text})")
-        elif s.init is None and s.name not in self.late:
-            return ""
-        else:
-            zero: float | int | bool = {"bool": False}.get(s.dtype, 0)
-            lines = [f"{name} = {self._initial(Lit(zero if s.init is None else s.init), s.dtype)}"]
+        one = "," if len(s.shape) == 1 else ""
+        shape = ", ".join(map(str, reversed(s.shape))) + one
+        lines = [f"{name} = cute.make_rmem_tensor(({shape}), {self.uses.type(s.dtype)})"]
+        if s.init is not None:
+            lines.append(f"{name}.fill({number(s.init, self.uses).text})")
         return self._nested("declare.j2", [], (), tuple(lines), depth)
 
-    def _initial(self, value: Lit, dtype: str) -> str:
-        kind = self.scope.kinds.get(("register", ""), "") or dtype
-        text = number(value.value, self.uses)
-        return self.express.rounded(value, dtype) if kind in NARROW else self.express.lifted(text, kind)
+    def _scalar(self, s: Declare) -> str:
+        """The first assignment of a scalar; '' where the statements make it."""
+        if s.init is None and s.name not in self.late:
+            return ""
+        zero: float | int | bool = {"bool": False}.get(s.dtype, 0)
+        value = Lit(zero if s.init is None else s.init)
+        narrow = s.dtype in NARROW
+        text = self.express.rounded(value, s.dtype) if narrow else self.express.lifted(number(value.value, self.uses), s.dtype)
+        return f"{self.scope.name('register', s.name)} = {text}"
 
     def _compute(self, s: Compute, depth: int) -> str:
         heads = tuple(self.copies.loop(f) for f in s.loops)

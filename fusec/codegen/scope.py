@@ -18,7 +18,8 @@ from .device_library import library
 from .spell import ALWAYS_FLOAT, BOOL, FLOAT, INTEGER, TYPES
 
 BLOCK = ("block_x", "block_y", "block_z")
-RESERVED = frozenset({"cutlass", "cute", "stream", "launch", "base", "SmemAllocator", "self"}) | frozenset(TYPES.values())
+RESERVED = frozenset({"THREADS", "SMEM_BYTES", "MIN_BLOCKS", "CARVEOUT", "ONCE", "CacheEvictionPriority", "cutlass",
+                      "cute", "stream", "launch", "base", "SmemAllocator", "self"}) | frozenset(TYPES.values())
 LIMIT = 2**31
 Range = tuple[int, int]
 

@@ -26,35 +26,19 @@ def tile(tensor, offset, width: cutlass.Constexpr, shape: cutlass.Constexpr, str
 
 
 @cute.jit
-def load(source, target):
+def load(source, target, priority: cutlass.Constexpr = CacheEvictionPriority.EVICT_NORMAL):
     """Memory to registers, widened to what the registers hold."""
     held = cute.make_rmem_tensor(target.shape, source.element_type)
-    cute.autovec_copy(source, held)
+    cute.autovec_copy(source, held, l1c_evict_priority=priority)
     target.store(held.load().to(target.element_type))
 
 
 @cute.jit
-def load_once(source, target):
-    """Memory to registers, widened to what the registers hold; marked as not needed again."""
-    held = cute.make_rmem_tensor(target.shape, source.element_type)
-    cute.autovec_copy(source, held, l1c_evict_priority=CacheEvictionPriority.EVICT_FIRST)
-    target.store(held.load().to(target.element_type))
-
-
-@cute.jit
-def store(source, target):
+def store(source, target, priority: cutlass.Constexpr = CacheEvictionPriority.EVICT_NORMAL):
     """Registers to memory, rounded to its element type."""
     held = cute.make_rmem_tensor(source.shape, target.element_type)
     held.store(source.load().to(target.element_type))
-    cute.autovec_copy(held, target)
-
-
-@cute.jit
-def store_once(source, target):
-    """Registers to memory, rounded to its element type; marked as not needed again."""
-    held = cute.make_rmem_tensor(source.shape, target.element_type)
-    held.store(source.load().to(target.element_type))
-    cute.autovec_copy(held, target, l1c_evict_priority=CacheEvictionPriority.EVICT_FIRST)
+    cute.autovec_copy(held, target, l1c_evict_priority=priority)
 
 
 @cute.jit
