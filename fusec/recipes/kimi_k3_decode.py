@@ -44,9 +44,11 @@ def kda_decode(x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_
     output_gate [R, H, D], norm_weight [D] -> [1, R, H, D] bf16."""
     rows, heads, dim = output_gate.shape
 
+    slots = state_indices.long()
+
     # Convolve each channel over its last four inputs; the window moves on by one.
-    window = torch.cat([conv_state.index_select(0, state_indices), x.unsqueeze(-1)], dim=-1)
-    conv_state.index_copy_(0, state_indices, window[..., 1:])
+    window = torch.cat([conv_state.index_select(0, slots), x.unsqueeze(-1)], dim=-1)
+    conv_state.index_copy_(0, slots, window[..., 1:])
     taps = weight.transpose(1, 2).reshape(-1, 4)
     y = F.silu((window.float() * taps).sum(-1)).to(torch.bfloat16)
 
@@ -61,10 +63,10 @@ def kda_decode(x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_
     beta = torch.sigmoid(raw_beta.float().view(rows, heads, 1))
 
     # The delta rule: forget, then move the value that the key finds towards v.
-    h = state.index_select(0, state_indices).float() * decay.unsqueeze(-2)
+    h = state.index_select(0, slots).float() * decay.unsqueeze(-2)
     delta = (v - torch.einsum("rhvk,rhk->rhv", h, k)) * beta
     h = h + delta.unsqueeze(-1) * k.unsqueeze(-2)
-    state.index_copy_(0, state_indices, h.to(state.dtype))
+    state.index_copy_(0, slots, h.to(state.dtype))
     o = torch.einsum("rhvk,rhk->rhv", h, q).to(torch.bfloat16).float()
 
     # Gated RMSNorm over a head.
