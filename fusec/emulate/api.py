@@ -16,18 +16,18 @@ from .report import Report
 
 def emulate(kernel: Any, tensors: Mapping[str, torch.Tensor | Placed], *, arch: str | None = None,
             parameters: Sequence[Parameter] | None = None, counting: bool = True, lanes: int = LANES_AT_ONCE,
-            replace: Mapping[str, Callable[..., Any]] | None = None) -> Report:
+            blocks: tuple[range | None, ...] = (), replace: Mapping[str, Callable[..., Any]] | None = None) -> Report:
     """Run an emitted kernel in place in the caller's CPU tensors and report what it does wrong.
 
     kernel: the source text, or an object with `source`, `arch` and `spec` (a kernel of an artifact). tensors: by parameter name; a
     `Placed` has strides and a base of its own. parameters: what the entry promises of them (taken from the spec where there is one;
     without them sizes and strides are run-time values and the alignment is that of the tensor). counting: sectors and bank conflicts.
-    lanes: threads that run at once. replace: functions on fp32 arrays by name, in the place of the exact ones.
+    lanes: threads that run at once. blocks: which of the grid to run, a range for each of its dims (None, or none given: all). replace: functions on fp32 arrays by name, in the place of the exact ones.
     Raises EmulationError where the source leaves the subset or breaks a rule of the DSL.
     """
     source, found_arch, found_parameters = _parts(kernel)
     target = arch or found_arch or "sm_90a"
-    run_ = Run(source, target, counting, lanes)
+    run_ = Run(source, target, counting, lanes, blocks)
     functions.replacement.append(replace or {})
     try:
         call(run_, source, tensors, found_parameters if parameters is None else parameters)

@@ -18,7 +18,7 @@ from . import control
 from . import numeric
 from .machine import FILE, Log, Machine, executing
 from .memory import GlobalMemory, Placed
-from .numeric import EmulationError, Int32, Int64, Numeric
+from .numeric import Array, EmulationError, Int32, Int64, Numeric
 from .rewrite import RUNTIME, rewrite
 from .subset import BUILTINS, NAMES
 from .tensors import Layout, Pointer, Tensor
@@ -70,9 +70,10 @@ def _size(x: Any) -> int:
 class Run:
     """One emulated call: findings, counts, and how its blocks are run."""
 
-    def __init__(self, source: str, arch: str, counting: bool, lanes: int = LANES_AT_ONCE) -> None:
+    def __init__(self, source: str, arch: str, counting: bool, lanes: int = LANES_AT_ONCE,
+                 only: tuple[range | None, ...] = ()) -> None:
         self.log = Log(source.splitlines())
-        self.arch, self.counting, self.lanes = arch, counting, lanes
+        self.arch, self.counting, self.lanes, self.only = arch, counting, lanes, only
         self.memories: list[GlobalMemory] = []
         self.blocks = self.smem = 0
 
@@ -81,13 +82,13 @@ class Run:
         """All blocks of a grid, chunk after chunk."""
         if len(grid) != 3 or len(block) != 3:
             raise EmulationError("grid and block have three sizes")
-        total, threads = math.prod(grid), math.prod(block)
+        numbers, threads = self._numbers(grid), math.prod(block)
         if not 0 < threads <= 1024:
             raise EmulationError(f"{threads} threads a block")
-        self.blocks += total
+        self.blocks += len(numbers)
         step = max(1, self.lanes // threads)
-        for first in range(0, total, step):
-            machine = Machine(self.log, grid, block, first, min(step, total - first), self.arch, self.counting)  # type: ignore[arg-type]
+        for first in range(0, len(numbers), step):
+            machine = Machine(self.log, grid, block, numbers[first:first + step], self.arch, self.counting)  # type: ignore[arg-type]
             machine.launch_smem = smem
             for memory in self.memories:
                 memory.begin(machine)
@@ -95,6 +96,13 @@ class Run:
             self.smem = max(self.smem, machine.shared.nbytes if machine.shared else 0)
         for memory in self.memories:
             memory.finish(self.log)
+
+
+    def _numbers(self, grid: tuple[int, ...]) -> Array:
+        """The blocks to run, x fastest."""
+        chosen = [self.only[d] if d < len(self.only) else None for d in range(3)]
+        x, y, z = (np.arange(n) if c is None else np.asarray(c, np.int64) for n, c in zip(grid, chosen, strict=True))
+        return (z[:, None, None] * grid[0] * grid[1] + y[:, None] * grid[0] + x).reshape(-1)
 
 
 def run_blocks(machine: Machine, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -47,18 +47,18 @@ class Log:
 
 
 class Machine:
-    """Blocks first … first + blocks of a grid, `threads` threads each; masks are bool arrays [blocks, threads], None for all lanes."""
+    """Some blocks of a grid by their numbers (x fastest), `threads` threads each; masks are bool arrays [blocks, threads], None for all."""
 
-    def __init__(self, log: Log, grid: tuple[int, int, int], block: tuple[int, int, int], first: int, blocks: int, arch: str,
+    def __init__(self, log: Log, grid: tuple[int, int, int], block: tuple[int, int, int], numbers: Array, arch: str,
                  counting: bool = True) -> None:
         self.log, self.grid, self.block, self.arch, self.counting = log, grid, block, arch, counting
-        self.blocks, self.threads = blocks, block[0] * block[1] * block[2]
-        self.shape = (blocks, self.threads)
+        self.blocks, self.threads = len(numbers), block[0] * block[1] * block[2]
+        self.shape = (self.blocks, self.threads)
         self.mask: Array | None = None
-        self.first = first
-        self.block_number = np.arange(first, first + blocks).reshape(-1, 1)
+        self.numbers = numbers.astype(np.int64)
+        self.block_number = self.numbers.reshape(-1, 1)
         self.thread_number = np.arange(self.threads).reshape(1, -1)
-        self.lane = np.arange(blocks * self.threads, dtype=np.int64).reshape(self.shape)
+        self.lane = np.arange(self.blocks * self.threads, dtype=np.int64).reshape(self.shape)
         self.races: list[RaceLog] = []
         self.shared: Any = None
         self.launch_smem: int | None = None
@@ -83,7 +83,7 @@ class Machine:
     def where(self, lanes: Array) -> str:
         """`block 3 thread 17` of the first lane of a bool array [blocks, threads]."""
         block, thread = np.argwhere(np.broadcast_to(lanes, self.shape))[0]
-        return f"block {self.first + block} thread {thread}"
+        return f"block {self.numbers[block]} thread {thread}"
 
     def active(self) -> Array:
         """The active lanes as a full array."""
@@ -123,7 +123,7 @@ class Machine:
         some, every = groups.any(2), groups.all(2)
         if (some != every).any():
             block, index = np.argwhere(some != every)[0]
-            self.find(kind, f"{what} by {int(groups[block, index].sum())} of {group} threads of block {self.first + block}, "
+            self.find(kind, f"{what} by {int(groups[block, index].sum())} of {group} threads of block {self.numbers[block]}, "
                             f"threads {index * group} to {index * group + group - 1}", int((some != every).sum()))
         return some
 

@@ -45,7 +45,7 @@ class Memory:
         if outside.any():
             which, block, thread = np.argwhere(outside)[0]
             what = f"{'store to' if write else 'load of'} byte {int(every[which, block, thread])} of {self.describe(extent)} by block " \
-                   f"{m.first + block} thread {thread}"
+                   f"{m.numbers[block]} thread {thread}"
             m.log.add("out-of-bounds", line, what, 0, int(outside.sum()))
         self._record(m, at, valid & active, line, write, size)
         return at, valid, active
@@ -57,7 +57,7 @@ class Memory:
         if bad.any():
             which, block, thread = np.argwhere(bad)[0]
             m.log.add("misaligned", line, f"{what} of {nbytes} bytes at byte {int(first[which, block, thread])} of {self.name} (base "
-                      f"{self.base:#x}) by block {m.first + block} thread {thread}", 0, int(bad.sum()))
+                      f"{self.base:#x}) by block {m.numbers[block]} thread {thread}", 0, int(bad.sum()))
 
     def describe(self, extent: tuple[int, int] | None) -> str:
         raise NotImplementedError
@@ -78,10 +78,17 @@ class Memory:
 
 
 class Placed:
-    """A tensor at strides (elements) and a base address of one's choosing: its values lie densely, whatever the strides say."""
+    """A tensor at strides (elements) and a base address of one's choosing; its values lie densely, whatever the strides say.
 
-    def __init__(self, tensor: torch.Tensor, strides: tuple[int, ...], base: int | None = None) -> None:
+    shape: what the kernel is told, where that is more than the tensor has: the tensor is the part of it that starts at coordinates
+    `origin`, and the rest of it cannot be touched.
+    """
+
+    def __init__(self, tensor: torch.Tensor, strides: tuple[int, ...], base: int | None = None, shape: tuple[int, ...] | None = None,
+                 origin: tuple[int, ...] | None = None) -> None:
         self.tensor, self.strides, self.base = tensor, strides, base
+        self.shape = tuple(tensor.shape) if shape is None else shape
+        self.shift = sum(o * s for o, s in zip(origin or (), strides, strict=False))
 
 
 class GlobalMemory(Memory):
@@ -92,14 +99,16 @@ class GlobalMemory(Memory):
     def __init__(self, name: str, source: torch.Tensor | Placed, number: int) -> None:
         virtual = isinstance(source, Placed)
         tensor = source.tensor if isinstance(source, Placed) else source
+        self.shift = source.shift if isinstance(source, Placed) else 0
         self.name, self.tensor = name, tensor
         self.dtype = TYPES[SHORT[tensor.dtype]]
-        self.shape, self.strides = tuple(tensor.shape), source.strides if isinstance(source, Placed) else tuple(tensor.stride())
+        self.shape = tuple(source.shape)
+        self.strides = source.strides if isinstance(source, Placed) else tuple(tensor.stride())
         size = tensor.element_size()
         self.base = (1 << 40) * (number + 1) + (0 if virtual else tensor.storage_offset() * size)
         if isinstance(source, Placed) and source.base is not None:
             self.base = source.base
-        self.dims = _merged(self.shape, self.strides)
+        self.dims = _merged(tuple(tensor.shape), self.strides)
         self.count = math.prod(n for n, _ in self.dims) if tensor.numel() else 0
         self.owned = self._owned() if self.count and not self._nested() else None
         if self.owned is not None:
@@ -128,7 +137,7 @@ class GlobalMemory(Memory):
     def begin(self, m: Machine) -> None:
         """A new chunk of blocks."""
         def report(line: int, other: int, unit: int, lane: int, partner: int) -> None:
-            block, who, with_whom = m.first + lane // m.threads, lane % m.threads, partner % m.threads
+            block, who, with_whom = m.numbers[lane // m.threads], lane % m.threads, partner % m.threads
             m.log.add("global-race", line, f"element {unit} of {self.name} by threads {who} and {with_whom} of block {block}", other)
         self.races = RaceLog(self.count, m.threads, m.blocks, False, report)
         m.races.append(self.races)
@@ -152,7 +161,7 @@ class GlobalMemory(Memory):
         return unit, inside & (rest == 0)
 
     def _locate(self, every: Array, size: int, extent: tuple[int, int] | None) -> tuple[Array, Array]:
-        offset = every // size
+        offset = every // size - self.shift
         if not self.count:
             return np.zeros_like(offset), np.zeros(offset.shape, bool)
         unit, inside = self._units(offset)
@@ -163,7 +172,7 @@ class GlobalMemory(Memory):
         units = at[0][chosen]
         if self.races is not None:
             self.races.add(units, lanes, line, write)
-        self.owners.add(units, lanes // m.threads + m.first, line, write)
+        self.owners.add(units, m.numbers[lanes // m.threads], line, write)
 
     def load(self, first: Array, dtype: Any, width: int, extent: tuple[int, int] | None = None) -> Array:
         m = current()
@@ -227,7 +236,7 @@ class SharedMemory(Memory):
         self.written = np.zeros((m.blocks, self.row), np.uint8)
 
         def report(line: int, other: int, unit: int, lane: int, partner: int) -> None:
-            block = m.first + lane // m.threads
+            block = m.numbers[lane // m.threads]
             m.log.add("shared-race", line, f"byte {unit} by threads {lane % m.threads} and {partner % m.threads} of block {block}, no "
                       "barrier between", other)
         self.races = RaceLog(self.row, m.threads, m.blocks, True, report)
@@ -254,7 +263,7 @@ class SharedMemory(Memory):
         self.races.add(at[chosen] * size, np.broadcast_to(m.lane, chosen.shape)[chosen], line, write, size)
 
     def _index(self, m: Machine, at: Array, size: int) -> Array:
-        return at + (m.block_number - m.first) * (self.row // size)
+        return at + np.arange(m.blocks).reshape(-1, 1) * (self.row // size)
 
     def load(self, first: Array, dtype: Any, width: int, extent: tuple[int, int] | None = None) -> Array:
         m, size = current(), size_of(dtype)
@@ -263,7 +272,7 @@ class SharedMemory(Memory):
         fresh = valid & active & (self.written.view(kind).reshape(-1)[index] != _whole(size))
         if fresh.any():
             which, block, thread = np.argwhere(fresh)[0]
-            m.find("uninitialised-shared", f"byte {int(at[which, block, thread]) * size} by block {m.first + block} thread {thread}",
+            m.find("uninitialised-shared", f"byte {int(at[which, block, thread]) * size} by block {m.numbers[block]} thread {thread}",
                    int(fresh.sum()))
         return from_bits(self.bytes.view(kind).reshape(-1)[index], dtype)
 

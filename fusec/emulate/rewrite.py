@@ -24,6 +24,11 @@ def rewrite(source: str) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
+def is_kernel(node: ast.FunctionDef) -> bool:
+    """Whether a function is decorated with @cute.kernel."""
+    return any(_decorator(d) == "kernel" for d in node.decorator_list)
+
+
 def _decorator(d: ast.expr) -> str:
     target = d.func if isinstance(d, ast.Call) else d
     return target.attr if isinstance(target, ast.Attribute) else ""
