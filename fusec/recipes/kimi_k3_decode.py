@@ -43,6 +43,7 @@ def kda_decode(x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_
     [slots, H, value, key] in place at `state_indices` [R], raw_gate [1, R, H, D], raw_beta [1, R, H], A_log [H], dt_bias [H·D],
     output_gate [R, H, D], norm_weight [D] -> [1, R, H, D] bf16."""
     rows, heads, dim = output_gate.shape
+    slots = state_indices.long()
 
     slots = state_indices.long()
 
