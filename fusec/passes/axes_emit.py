@@ -183,7 +183,8 @@ class Emitter:
 
     def _map(self, value: Value, op: Map) -> str:
         args = tuple(self.operand(a, value.reads[i], value.node.loc) if isinstance(a, str) else a for i, a in enumerate(op.args))
-        return self._simple(value, g.Map(op.fn, args), op.fn)
+        word = f"{args[0].value}_{value.node.dtype}" if op.fn == "identity" and isinstance(args[0], g.Ref) else op.fn
+        return self._simple(value, g.Map(op.fn, args), word)
 
     def _fill(self, value: Value, op: Fill) -> str:
         return self.add(g.Map("identity", (op.value,)), (), value.node.dtype, value.node.loc, "constant", value.node)

@@ -39,7 +39,7 @@ def _contract(graph: Graph, node: Node, names: Names) -> tuple[Node, ...] | None
     sides = [i for i, a in enumerate(node.op.args) if isinstance(a, Ref) and _product(graph, a)]
     if not sides:
         return None
-    side = max(sides, key=lambda i: (len(_axes(graph, node.op.args[i])), -i))  # type: ignore[union-attr]
+    side = min(sides, key=lambda i: (_negation(graph, node, i), -_width(graph, node.op.args[i]), i))
     outer, other = node.op.args[side], node.op.args[1 - side]
     assert isinstance(outer, Ref)
     product = graph.table[outer.value].op
@@ -49,10 +49,32 @@ def _contract(graph: Graph, node: Node, names: Names) -> tuple[Node, ...] | None
     if node.op.fn == "sub" and side == 0:
         other, extra = _negated(graph, node, other, names)
     elif node.op.fn == "sub":
-        if len(_axes(graph, b)) < len(_axes(graph, a)):
+        if _cost(graph, b) < _cost(graph, a):
             a, b = b, a
         a, extra = _negated(graph, node, a, names)
     return (*extra, replace(node, op=Map("fma", (a, b, other))))
+
+
+def _negation(graph: Graph, node: Node, side: int) -> int:
+    """What must be negated to contract the product on that side: the number of axes of it, 0 for a constant or for nothing."""
+    assert isinstance(node.op, Map)
+    if node.op.fn == "add":
+        return 0
+    if side == 0:
+        return _cost(graph, node.op.args[1])
+    outer = node.op.args[1]
+    assert isinstance(outer, Ref)
+    product = graph.table[outer.value].op
+    assert isinstance(product, Map)
+    return min(_cost(graph, x) for x in product.args)
+
+
+def _cost(graph: Graph, arg: Arg) -> int:
+    return 0 if isinstance(arg, Lit) else 1 + _width(graph, arg)
+
+
+def _width(graph: Graph, arg: Arg) -> int:
+    return len(_axes(graph, arg))
 
 
 def _product(graph: Graph, ref: Ref) -> bool:

@@ -4,6 +4,7 @@ A cast that rounds is a part of the meaning and stays. Registers hold fp32 for e
 """
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import replace
 from typing import Union
@@ -27,7 +28,9 @@ def simplify(graph: Graph) -> Graph:
 
     Before: b: f32 = identity(a: bf16); c = add(b, 1)   After: c = add(a, 1)
     """
-    return drop_dead(_merge_equal(_fold_constants(_drop_index_casts(_drop_casts(graph)))))
+    for rule in (_drop_casts, _drop_index_casts, _fold_constants, _multiply_by_reciprocals, _drop_broadcast_axes, _merge_equal):
+        graph = rule(graph)
+    return drop_dead(graph)
 
 
 # ---- casts ------------------------------------------------------------------------------------------------------------------------
@@ -153,6 +156,48 @@ def _fold_constants(graph: Graph) -> Graph:
         value = _evaluate(node)
         if value is not None:
             known[node.name] = value
+        nodes.append(node)
+    return graph.with_nodes(tuple(nodes))
+
+
+def _multiply_by_reciprocals(graph: Graph) -> Graph:
+    """Division by a power of two is a product with its reciprocal, exact in the same cases.
+
+    Before: m = div(x, 8.0)   After: m = mul(x, 0.125)
+    """
+    def change(node: Node) -> Node:
+        op = node.op
+        if not (isinstance(op, Map) and op.fn == "div" and isinstance(op.args[1], Lit) and isinstance(op.args[1].value, float)):
+            return node
+        mantissa, exponent = math.frexp(op.args[1].value)
+        if abs(mantissa) != 0.5 or not -125 <= exponent <= 126:
+            return node
+        return replace(node, op=Map("mul", (op.args[0], Lit(1.0 / op.args[1].value))))
+    return graph.with_nodes(tuple(change(n) for n in graph.nodes))
+
+
+# ---- broadcasts -------------------------------------------------------------------------------------------------------------------
+
+def _drop_broadcast_axes(graph: Graph) -> Graph:
+    """A value has no axis that none of its operands has: its readers broadcast it.
+
+    Before: n[head, copy] = rsqrt(s[head]); y[head, copy] = mul(x, n)   After: n[head] = rsqrt(s[head]); …
+
+    A reduction over such an axis needs it, and keeps it on its operands.
+    """
+    folded = {(r.value, a.name) for n in graph.nodes if isinstance(n.op, Reduce) for r in n.op.args for a in graph.table[r.value].axes
+              if r.index(a.name).axis in {x.name for x in n.op.axes}}
+    kept: dict[str, frozenset[str]] = {}
+
+    def look(ref: Ref) -> Ref:
+        return Ref(ref.value, tuple(b for b in ref.bind if b[0] in kept[ref.value]))
+    nodes = []
+    for node in graph.nodes:
+        node = replace(node, op=map_refs(node.op, look))
+        if isinstance(node.op, (Map, Reduce)):
+            read = {at for r in refs(node.op) for a in kept[r.value] if (at := r.index(a).axis) is not None}
+            node = replace(node, axes=tuple(a for a in node.axes if a.name in read or (node.name, a.name) in folded))
+        kept[node.name] = frozenset(a.name for a in node.axes)
         nodes.append(node)
     return graph.with_nodes(tuple(nodes))
 
