@@ -45,8 +45,6 @@ def kda_decode(x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_
     rows, heads, dim = output_gate.shape
     slots = state_indices.long()
 
-    slots = state_indices.long()
-
     # Convolve each channel over its last four inputs; the window moves on by one.
     window = torch.cat([conv_state.index_select(0, slots), x.unsqueeze(-1)], dim=-1)
     conv_state.index_copy_(0, slots, window[..., 1:])
