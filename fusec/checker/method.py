@@ -24,7 +24,7 @@ from ..ir.graph import Graph, Index, Node, Store
 from ..ir.reference import TORCH_DTYPE
 from .attribution import attribute
 from .bound import BOUND, reach
-from .compare import ATOL, RTOL, Place, Subject, as_production, exactly, rounded_within_one_ulp, within_one_ulp, within_tolerance
+from .compare import ATOL, RTOL, Subject, as_production, exactly, rounded_within_one_ulp, within_one_ulp, within_tolerance
 from .levels import Execute, device_of, interpreted, model, shape_of, sizes
 from .masks import COMPUTED, MOVED, Touched, touched
 from .probes import GIVEN, every_value, probes, roundings, with_given, with_probes
@@ -124,7 +124,11 @@ class Scene:
 
     def model_from(self, after: Mapping[str, Tensor], nodes: tuple[Node, ...]) -> dict[str, Tensor]:
         """The model that goes on, at each of the nodes, from the value that a check build stored."""
-        given = {GIVEN + p.value: after[p.tensor].to(TORCH_DTYPE[self.graph.table[p.value].dtype]) for p in probes(self.graph, nodes)}
+        given = {}
+        for p in probes(self.graph, nodes):
+            own = after[p.tensor][0] if p.copies else after[p.tensor]
+            own = own.reshape(own.shape or (1,))
+            given[GIVEN + p.value] = own.to(TORCH_DTYPE[self.graph.table[p.value].dtype])
         return self.run(lambda t: model(with_given(self.graph, nodes), {**t, **given}))
 
     def reach(self, tensor: str) -> Tensor:
@@ -191,7 +195,7 @@ class Scene:
 
     def _probe(self, node: Node, tensor: str, where: str, after: Mapping[str, Tensor], expected: Mapping[str, Tensor],
                findings: Findings) -> None:
-        axes = next(p.axes for p in probes(self.graph, (node,)))
+        axes = probes(self.graph, (node,))[0].axes
         row = next((i for i, a in enumerate(axes) if str(a.extent) == self.graph.rows), None)
         subject = Subject(node.name, node.loc, tuple(a.name for a in axes) or ("",), where, row)
         kernel, right = after[tensor], expected[tensor]

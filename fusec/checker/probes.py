@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..ir.axis import Axis
-from ..ir.dtype import BYTES, FLOATS, NARROW
+from ..ir.dtype import FLOATS, NARROW
 from ..ir.graph import Graph, Map, Node, Reduce, Ref, Store
 from ..ir.tensor import Argument
 from .surgery import extents, fresh, load_all, redirect, storage_axes, store_all
@@ -17,11 +17,12 @@ WIDER = {"bf16": {"f32"}, "f16": {"f32"}, "f8e4m3": {"f16", "bf16", "f32"}, "f8e
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A fresh fp32 output `tensor`, dense over `axes`, that holds what a register holds for node `value`: were a rounding to a narrower
-    type dropped, a store in that type would hide it."""
+    type dropped, a store in that type would hide it. The first `copies` axes are not the value's: every row stores it once."""
 
     value: str
     tensor: str
     axes: tuple[Axis, ...]
+    copies: int = 0
 
 
 def moves(graph: Graph, node: Node) -> bool:
@@ -44,8 +45,16 @@ def every_value(graph: Graph) -> tuple[Node, ...]:
 
 def probes(graph: Graph, nodes: tuple[Node, ...] | None = None) -> tuple[Probe, ...]:
     """The probes that `with_probes` adds: one per node, of the written roundings by default."""
-    chosen = roundings(graph) if nodes is None else nodes
-    return tuple(Probe(n.name, PROBE + n.name, storage_axes(n, graph.rows)) for n in chosen)
+    chosen, rows, found = roundings(graph) if nodes is None else nodes, rows_axis(graph), []
+    for node in chosen:
+        extra = (rows,) if rows is not None and rows not in node.axes else ()
+        found.append(Probe(node.name, PROBE + node.name, extra + storage_axes(node, graph.rows), len(extra)))
+    return tuple(found)
+
+
+def rows_axis(graph: Graph) -> Axis | None:
+    """The axis of the rows, as the Stores have it: a kernel's results all have it, and so must its probes."""
+    return next((a for n in graph.nodes if isinstance(n.op, Store) for a in n.axes if str(a.extent) == graph.rows), None)
 
 
 def with_probes(graph: Graph, nodes: tuple[Node, ...] | None = None) -> Graph:
@@ -58,8 +67,9 @@ def with_probes(graph: Graph, nodes: tuple[Node, ...] | None = None) -> Graph:
     for node in graph.nodes:
         out.append(node)
         if node.name in added:
+            probe = added[node.name]
             wide = Node(WIDE + node.name, Map("identity", (Ref(node.name),)), node.axes, "f32", node.loc)
-            out += [wide, store_all(wide, added[node.name].tensor, added[node.name].axes)]
+            out += [wide, store_all(wide, probe.tensor, probe.axes)]
     tensors = tuple(fresh(p.tensor, "f32", extents(p.axes)) for p in added.values())
     return replace(graph, nodes=tuple(out), fresh=graph.fresh + tensors, structure="tuple",
                    outputs=graph.outputs + tuple(t.name for t in tensors))
@@ -79,18 +89,7 @@ def with_given(graph: Graph, nodes: tuple[Node, ...] | None = None) -> Graph:
         own = node.name.startswith(WIDE) or (isinstance(node.op, Store) and node.op.tensor.startswith(PROBE))
         out.append(node if own else replace(node, op=redirect(node.op, names)))
         if node.name in chosen:
-            axes = chosen[node.name].axes
+            axes = chosen[node.name].axes[chosen[node.name].copies:]
             arguments.append(fresh(names[node.name], node.dtype, extents(axes)))
             out.append(load_all(names[node.name], names[node.name], axes, node.axes, node.dtype, node.loc))
     return replace(probed, nodes=tuple(out), arguments=graph.arguments + tuple(arguments))
-
-
-def probe_bytes(graph: Graph, rows: int) -> int:
-    """Bytes that the probes of a graph's roundings take at so many rows: a check build has to have room for them."""
-    total = 0
-    for probe in probes(graph):
-        count = BYTES["f32"]
-        for axis in probe.axes:
-            count *= axis.extent if isinstance(axis.extent, int) else rows
-        total += count
-    return total

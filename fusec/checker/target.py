@@ -14,6 +14,7 @@ from ..ir.interpret_kernel import run_kernel
 from ..ir.kernel import KernelSpec
 from ..passes.pipeline import Stages
 from .levels import interpreted, poisoned
+from .single_rounding import SingleRounding
 
 DEFAULT_ARCH = "sm_90a"
 WATCHED = 1 << 22
@@ -111,9 +112,9 @@ def folded(graph: Graph) -> Graph:
 
 
 def eager(target: Target, graph: Graph, constants: Mapping[str, Any]) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
-    """The function itself; its outputs by the names that the graph gives them."""
+    """The function itself in eager mode; its outputs by the names that the graph gives them."""
     def run(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        with torch.no_grad():
+        with torch.no_grad(), SingleRounding():
             found = target.fn(**{**constants, **tensors})
         flat = leaves(found)
         if len(flat) != len(graph.outputs):

@@ -1,0 +1,56 @@
+"""Eager mode as a GPU has it: each elementwise op on narrow floats is computed in fp32 and rounded once.
+
+On the CPU some of PyTorch's kernels round more often than that, depending on where in a vector an element lies (rsqrt of bf16 rounds
+the square root as well), round a mean's sum before they divide it, or narrow a Python number before they add it.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+NARROW = (torch.bfloat16, torch.float16)
+MIXED = frozenset({"add", "sub", "rsub", "mul", "div", "pow", "addcmul", "addcdiv", "lerp", "maximum", "minimum", "fmax", "fmin"})
+"""Ops whose tensors are all brought to the dtype of the result before anything is computed; other ops may take masks."""
+AS_IT_IS = frozenset({"where", "masked_fill", "copy", "_to_copy", "clone", "fill", "zeros_like", "ones_like", "detach", "alias"})
+BESIDES = frozenset({"mean"})
+
+
+class SingleRounding(TorchDispatchMode):
+    """While entered, elementwise ops and means of bf16 and fp16 CPU tensors round once."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.split("::")[1]
+        plain = name[:-1] if name.endswith("_") and not name.startswith("_") else name
+        wanted = torch.Tag.pointwise in func.tags or plain in BESIDES
+        if not wanted or plain in AS_IT_IS or not _narrow(args) or "out" in kwargs:
+            return func(*args, **kwargs)
+        if plain != name:
+            functional = getattr(getattr(torch.ops.aten, plain, None), func._overloadname, None)
+            if functional is None:
+                return func(*args, **kwargs)
+            return args[0].copy_(_widened(functional, plain, args, kwargs, args[0].dtype))
+        return _widened(func, plain, args, kwargs, None)
+
+
+def _narrow(args: Any) -> bool:
+    return any(isinstance(a, Tensor) and a.dtype in NARROW and a.device.type == "cpu" for a in args)
+
+
+def _widened(func: Any, name: str, args: Any, kwargs: Any, dtype: torch.dtype | None) -> Any:
+    """func with narrow tensors as fp32, and its result rounded to the dtype that it gives without that."""
+    result = func(*tree_map_only(Tensor, lambda t: t.to("meta"), args), **kwargs)
+    if not isinstance(result, Tensor) or result.dtype not in NARROW:
+        return func(*args, **kwargs)
+
+    def widen(t: Tensor) -> Tensor:
+        if name in MIXED:
+            return t.to(result.dtype).to(torch.float32)
+        return t.to(torch.float32) if t.dtype in NARROW else t
+
+    kwargs = {k: v for k, v in kwargs.items() if k != "dtype"}
+    return func(*tree_map_only(Tensor, widen, args), **kwargs).to(result.dtype if dtype is None else dtype)

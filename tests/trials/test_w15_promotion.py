@@ -1,0 +1,75 @@
+"""W15: tensor-scalar, 0-dim and mixed-dtype promotion: outputs have eager's dtype and eager's values."""
+import pytest
+import torch
+
+from .steps import both, right
+
+BF16, F16 = torch.bfloat16, torch.float16
+ROWS, D = 5, 12
+
+
+def values(dtype, seed=0, rows=ROWS):
+    generator = torch.Generator().manual_seed(seed)
+    if dtype == torch.bool:
+        return torch.rand(rows, D, generator=generator) > 0.5
+    if not dtype.is_floating_point:
+        return torch.randint(-300, 300, (rows, D), generator=generator).to(dtype)
+    return torch.randn(rows, D, generator=generator).to(dtype)
+
+
+def of(fn, *dtypes, extra=(), name=""):
+    """A case: fn(x, y, …) with operands of these dtypes [R, D], then `extra` tensors as they are."""
+    return pytest.param(fn, dtypes, extra, id=name)
+
+
+CASES = [
+    of(lambda x: x * 0.1, BF16, name="bf16 times a number"),
+    of(lambda x: x + 0.1, BF16, name="bf16 plus a number"),
+    of(lambda x: 0.1 - x, F16, name="a number minus fp16"),
+    of(lambda x: x / 3, BF16, name="bf16 over an int"),
+    of(lambda x, y: x * y, BF16, extra=(torch.tensor(0.1),), name="bf16 times 0-dim fp32"),
+    of(lambda x, y: x * y, BF16, extra=(torch.tensor([0.1]),), name="bf16 times fp32 of one element"),
+    of(lambda x, y: x + y, torch.int32, BF16, name="int32 plus bf16"),
+    of(lambda x, y: x + y, BF16, F16, name="bf16 plus fp16"),
+    of(lambda x, y: x * y, BF16, torch.float32, name="bf16 times fp32"),
+    of(lambda x, y: x * y, torch.bool, BF16, name="bool times bf16"),
+    of(lambda x: x / 7, torch.int32, name="int32 over an int"),
+    of(lambda x: x * 2.5, torch.int32, name="int32 times a number"),
+    of(lambda x, y: x + y, torch.int32, torch.int64, name="int32 plus int64"),
+    of(lambda x: x == 3.140625, BF16, name="bf16 equals a number it has"),
+    of(lambda x: x == 3.14, BF16, name="bf16 equals a number it rounds"),
+    of(lambda x: x > 0.1, BF16, name="bf16 above a number"),
+    of(lambda x, y: x <= y, BF16, torch.float32, name="bf16 at most fp32"),
+    of(lambda x, y: torch.maximum(x, y), BF16, torch.float32, name="maximum of bf16 and fp32"),
+    of(lambda x, y: torch.where(x > 0, x, y), BF16, torch.float32, name="where of bf16 and fp32"),
+    of(lambda x: torch.where(x > 0, x, 0.1), BF16, name="where of bf16 and a number"),
+    of(lambda x: x.clamp(-0.3, 0.7), BF16, name="clamp of bf16"),
+    of(lambda x: x.sum(-1), BF16, name="sum of bf16"),
+    of(lambda x: x.mean(-1, keepdim=True), BF16, name="mean of bf16"),
+    of(lambda x: x.sum(-1, dtype=torch.float32), BF16, name="sum of bf16 in fp32"),
+    of(lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6), BF16, name="a norm written in bf16"),
+    of(lambda x, w: x @ w, BF16, extra=(torch.randn(D, 8, generator=torch.Generator().manual_seed(1)).to(BF16),), name="bf16 matmul"),
+    of(lambda x: torch.exp(x) - 1.0, F16, name="exp of fp16"),
+    of(lambda x: x.to(torch.float8_e4m3fn).float() * 0.1, torch.float32, name="through fp8"),
+    of(lambda x, y: torch.add(x, y, alpha=0.3), BF16, BF16, name="add with alpha"),
+    of(lambda x, y: torch.lerp(x, y, 0.3), torch.float32, torch.float32, name="lerp"),
+]
+
+
+def with_names(fn, count):
+    """fn with as many named parameters: a function takes its arguments by name."""
+    return {1: lambda a: fn(a), 2: lambda a, b: fn(a, b), 3: lambda a, b, c: fn(a, b, c)}[count]
+
+
+@pytest.mark.parametrize("fn, dtypes, extra", CASES)
+def test_dtype_and_values_are_those_of_eager(fn, dtypes, extra, level, device):
+    tensors = [*(values(d, i) for i, d in enumerate(dtypes)), *extra]
+    if dtypes[0] == BF16:
+        tensors[0][0, :4] = torch.tensor([3.14, 0.1, 3.140625, -0.0])
+    given = dict(zip("abc", tensors))
+    step = with_names(fn, len(tensors))
+    right(step, given, level)
+    (eager, _), (mine, _) = both(step, given, level, device)
+    assert mine[0].dtype == eager[0].dtype and mine[0].shape == eager[0].shape
+    if not eager[0].dtype.is_floating_point:
+        assert torch.equal(mine[0], eager[0])
