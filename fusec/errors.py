@@ -44,6 +44,8 @@ class Loc:
         frame = self.frames[0]
         text = linecache.getline(frame.file, frame.line).rstrip("\n")
         stripped = text.lstrip()
+        if not stripped:
+            return f"{frame.file}:{frame.line}:{frame.column + 1}"
         mark = " " * max(frame.column - (len(text) - len(stripped)), 0) + "^"
         return f"{frame.file}:{frame.line}:{frame.column + 1}\n    {stripped}\n    {mark}"
 

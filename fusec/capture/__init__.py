@@ -1,4 +1,5 @@
 """PyTorch function → tensor graph."""
+
 from .export import capture
 from .ops import supported
 from .trace import capturing

@@ -2,6 +2,7 @@
 
 To add one: define its scalar function if there is none, then a row. A narrow result is rounded once, from fp32.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +13,7 @@ from .builder import Builder, Value
 from .promote import arithmetic, define_new, unary
 from .registry import Result
 
-# ---- scalar functions -------------------------------------------------------------------------------------------------------------
+# ---- scalar functions ---------------------------------------------------------------------------------------------------------
 
 
 @define_new("log_sigmoid", "min(x, 0) - log(1 + exp(-|x|)): exp never overflows.")
@@ -55,7 +56,7 @@ def _hardswish(x: Term) -> Term:
     return x * f.min(f.max(x + 3.0, 0.0), 6.0) / 6.0
 
 
-# ---- rows -------------------------------------------------------------------------------------------------------------------------
+# ---- rows ---------------------------------------------------------------------------------------------------------------------
 
 
 for _fn in ("sigmoid", "tanh", "silu", "relu", "log_sigmoid", "mish", "hardswish", "hardsigmoid"):

@@ -2,6 +2,7 @@
 
 Tensors inside tuples, lists, dicts and dataclasses become arguments of their own: `states[1]` is `states_1`.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -58,8 +59,11 @@ def bind(fn: Callable[..., Any], given: Mapping[str, Any], static: Mapping[str, 
     extra = [n for n in values if n not in kinds]
     takes_any = inspect.Parameter.VAR_KEYWORD in kinds.values()
     if extra and not takes_any:
-        raise CaptureError(f"the example has {', '.join(map(repr, extra))}, which {_name(fn)} does not take",
-                           of_function(inspect.unwrap(fn)), f"it takes {', '.join(kinds) or 'nothing'}")
+        raise CaptureError(
+            f"the example has {', '.join(map(repr, extra))}, which {_name(fn)} does not take",
+            of_function(inspect.unwrap(fn)),
+            f"it takes {', '.join(kinds) or 'nothing'}",
+        )
     tree: dict[str, Any] = {}
     for p in sig.parameters.values():
         if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and p.name not in values:
@@ -69,7 +73,9 @@ def bind(fn: Callable[..., Any], given: Mapping[str, Any], static: Mapping[str, 
         elif p.default is not p.empty:
             tree[p.name] = p.default
         else:
-            raise CaptureError(f"the example lacks {p.name!r}", of_function(inspect.unwrap(fn)), "give every argument without a default")
+            raise CaptureError(
+                f"the example lacks {p.name!r}", of_function(inspect.unwrap(fn)), "give every argument without a default"
+            )
     tree.update({n: values[n] for n in extra})
     tensors: dict[str, torch.Tensor] = {}
     return Call(tensors, {n: _take(v, n, tensors) for n, v in tree.items()})
@@ -93,7 +99,9 @@ def _take(x: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(x, dict):
         return {k: _take(v, f"{name}_{k}", tensors) for k, v in x.items()}
     if dataclasses.is_dataclass(x) and not isinstance(x, type) and _holds_tensor(x):
-        return dataclasses.replace(x, **{f.name: _take(getattr(x, f.name), f"{name}_{f.name}", tensors) for f in dataclasses.fields(x) if f.init})
+        return dataclasses.replace(
+            x, **{f.name: _take(getattr(x, f.name), f"{name}_{f.name}", tensors) for f in dataclasses.fields(x) if f.init}
+        )
     return x
 
 
@@ -112,7 +120,9 @@ def fill(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     if isinstance(tree, dict):
         return {k: fill(v, tensors) for k, v in tree.items()}
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type) and _holds_slot(tree):
-        return dataclasses.replace(tree, **{f.name: fill(getattr(tree, f.name), tensors) for f in dataclasses.fields(tree) if f.init})
+        return dataclasses.replace(
+            tree, **{f.name: fill(getattr(tree, f.name), tensors) for f in dataclasses.fields(tree) if f.init}
+        )
     return tree
 
 
@@ -140,8 +150,10 @@ def invoke(fn: Callable[..., Any], tree: Mapping[str, Any]) -> Any:
 
 def check_tensor(name: str, t: torch.Tensor, loc: Loc) -> None:
     """CaptureError for a tensor that no kernel takes: dtype, layout, subclass, gradients wanted."""
+
     def refuse(found: str, hint: str) -> None:
         raise CaptureError(f"argument {name}: {found}", loc, hint)
+
     if t.dtype not in SHORT_DTYPE:
         known = ", ".join(str(d).removeprefix("torch.") for d in SHORT_DTYPE)
         refuse(f"expected one of {known}, found {str(t.dtype).removeprefix('torch.')}", "convert the tensor before the call")
@@ -150,6 +162,8 @@ def check_tensor(name: str, t: torch.Tensor, loc: Loc) -> None:
     if type(t) not in PLAIN and type(t).__name__ not in ("FakeTensor", "Buffer"):
         refuse(f"expected a plain tensor, found {type(t).__name__}", "pass its local tensor")
     if t.is_conj() or t.is_neg():
-        refuse("expected a plain tensor, found a lazily conjugated or negated view", "resolve it with resolve_conj() or resolve_neg()")
+        refuse(
+            "expected a plain tensor, found a lazily conjugated or negated view", "resolve it with resolve_conj() or resolve_neg()"
+        )
     if t.requires_grad and torch.is_grad_enabled():
         refuse("requires a gradient, and gradients are enabled", "fused kernels are for inference only: call under torch.no_grad()")

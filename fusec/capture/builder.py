@@ -1,8 +1,10 @@
-"""Builds tensor graph nodes one primitive at a time; an op that changes nothing gives back its operand, an equal one its first node.
+"""Builds tensor graph nodes one primitive at a time; an op that changes nothing gives back its operand, an equal one its first
+node.
 
 The importer holds one Builder per function; the op tables call its methods. Every method gives a Value whose node already stands in
 the graph. Shapes may hold sympy expressions where a size is known at the call only.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,7 +17,23 @@ from ..errors import InternalError, Loc, UnsupportedOp
 from ..ir.dtype import FLOATS, INTS
 from ..ir.scalar import Lit
 from ..ir.tensor import (
-    Contract, Expand, Fill, Gather, Input, Iota, Join, Map, Operand, Permute, Reduce, Reshape, Size, Slice, TensorNode, TensorOp, Update,
+    Contract,
+    Expand,
+    Fill,
+    Gather,
+    Input,
+    Iota,
+    Join,
+    Map,
+    Operand,
+    Permute,
+    Reduce,
+    Reshape,
+    Size,
+    Slice,
+    TensorNode,
+    TensorOp,
+    Update,
 )
 
 Extent = Union[int, sympy.Expr]
@@ -86,7 +104,7 @@ class Builder:
             return self.known[key]
         name = name or f"%{len(self.nodes)}"
         self.known[key] = Value(name, node_shape, dtype)
-        self.nodes.append(TensorNode(name, op, node_shape, dtype, self.loc, self.source))  # type: ignore[arg-type]
+        self.nodes.append(TensorNode(name, op, node_shape, dtype, self.loc, self.source))
         return self.known[key]
 
     def node(self, value: Value) -> TensorNode:
@@ -112,7 +130,7 @@ class Builder:
 
     def map(self, fn: str, *args: Value | Operand | float, dtype: str) -> Value:
         """fn over operands that broadcast, rounded to dtype. Python numbers become constants of the operands' kind."""
-        ready = [a if isinstance(a, (Value, Lit, Size)) else lit(a, "f32" if isinstance(a, float) else "i64") for a in args]  # type: ignore[arg-type]
+        ready = [a if isinstance(a, (Value, Lit, Size)) else lit(a, "f32" if isinstance(a, float) else "i64") for a in args]
         shape = broadcast([a.shape for a in ready if isinstance(a, Value)])
         return self._add(Map(fn, tuple(a.name if isinstance(a, Value) else a for a in ready)), shape, dtype)
 
@@ -159,7 +177,9 @@ class Builder:
         """The fold over `dims` of the aligned operands; unit dims are reshaped away, none at all is a Map."""
         shape = broadcast([a.shape for a in args])
         kept = tuple(n for i, n in enumerate(shape) if i not in dims)
-        out = self._add(Reduce(monoid, tuple(a.name for a in args), tuple(dims)), kept, dtype) if dims else self.cast(args[0], dtype)
+        out = (
+            self._add(Reduce(monoid, tuple(a.name for a in args), tuple(dims)), kept, dtype) if dims else self.cast(args[0], dtype)
+        )
         return self.reshape(out, tuple(1 if i in dims else n for i, n in enumerate(shape))) if keep else out
 
     def contract(self, args: Sequence[Value], inputs: Sequence[str], output: str, dtype: str) -> Value:
@@ -193,14 +213,14 @@ class Builder:
         dim %= x.rank
         if length == x.shape[dim]:
             return x
-        shape = x.shape[:dim] + (length,) + x.shape[dim + 1:]
+        shape = x.shape[:dim] + (length,) + x.shape[dim + 1 :]
         return self._add(Slice(x.name, dim, start, step), shape, x.dtype)
 
     def select(self, x: Value, dim: int, index: int) -> Value:
         """x[..., index, ...] with the dim gone."""
         dim %= x.rank
         one = self.slice(x, dim, index, 1)
-        return self.reshape(one, x.shape[:dim] + x.shape[dim + 1:])
+        return self.reshape(one, x.shape[:dim] + x.shape[dim + 1 :])
 
     def join(self, parts: Sequence[Value], dim: int) -> Value:
         parts = [p for p in parts if p.shape[dim] != 0] or list(parts[:1])
@@ -216,14 +236,14 @@ class Builder:
     # ---- indexing
 
     def gather(self, x: Value, dim: int, index: Value) -> Value:
-        return self._add(Gather(x.name, dim, index.name), x.shape[:dim] + index.shape + x.shape[dim + 1:], x.dtype)
+        return self._add(Gather(x.name, dim, index.name), x.shape[:dim] + index.shape + x.shape[dim + 1 :], x.dtype)
 
     def update(self, target: Value, value: Value, dim: int = 0, index: Value | None = None) -> Value:
         """The target with a part replaced; the value broadcasts to that part's shape and takes the target's dtype.
 
         Without an index all of it is replaced, and the new version is the value itself.
         """
-        part = target.shape if index is None else target.shape[:dim] + index.shape + target.shape[dim + 1:]
+        part = target.shape if index is None else target.shape[:dim] + index.shape + target.shape[dim + 1 :]
         value = self.expand(self.cast(value, target.dtype), part)
         if index is None:
             return value
@@ -238,7 +258,6 @@ class Builder:
         moved = self.map("add", wide, size, dtype="i64")
         return self.map("select", self.map("lt", wide, Lit(0), dtype="bool"), moved, wide, dtype="i64")
 
-
     def _counts(self, name: str) -> bool:
         """Whether an index is a position by its making, never negative: arange, scaled and shifted."""
         op = next(n.op for n in reversed(self.nodes) if n.name == name)
@@ -252,9 +271,9 @@ class Builder:
 def lit(number: object, dtype: str) -> Lit:
     """A Python number as a constant of the kind of dtype; float bits are kept."""
     if dtype in FLOATS:
-        return Lit(float(number))  # type: ignore[arg-type]
+        return Lit(float(number))
     if dtype in INTS:
-        return Lit(int(number))  # type: ignore[call-overload]
+        return Lit(int(number))
     return Lit(bool(number))
 
 

@@ -3,6 +3,7 @@
 A narrow result is rounded once, from an fp32 accumulator. More than two operands of an einsum are contracted from left to right, as
 torch does without a path optimiser, each intermediate rounded to the operands' dtype.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -63,8 +64,19 @@ def _aligned(b: Builder, word: str, x: Value, output: str) -> Value:
     return b.reshape(x, [shape.get(c, 1) for c in output])
 
 
-@op(einsum=("'ij,kj->ik', [x, y]", "'ij->i', [x]", "'ij,ij->ij', [x, y]", "'i,j->ij', [x[:, 0], y[0]]", "'...i,...i->...', [x, y]",
-            "'bi,bj,bk->bik', [x, y, p]", "'ij,kj', [x, y]", "'ij,kj->ki', [x, y]", "'bij,bjk->bik', [x[None], y.T[None]]"))
+@op(
+    einsum=(
+        "'ij,kj->ik', [x, y]",
+        "'ij->i', [x]",
+        "'ij,ij->ij', [x, y]",
+        "'i,j->ij', [x[:, 0], y[0]]",
+        "'...i,...i->...', [x, y]",
+        "'bi,bj,bk->bik', [x, y, p]",
+        "'ij,kj', [x, y]",
+        "'ij,kj->ki', [x, y]",
+        "'bij,bjk->bik', [x[None], y.T[None]]",
+    )
+)
 def _einsum(b: Builder, out: Result, equation: str, args: list[Value], path: Any = None) -> Value:
     left, arrow, right = equation.replace(" ", "").partition("->")
     words = left.split(",")
@@ -72,8 +84,8 @@ def _einsum(b: Builder, out: Result, equation: str, args: list[Value], path: Any
         raise b.unsupported(f"a letter twice in one operand of {equation!r}", "take the diagonal by hand, or multiply by a mask")
     spare = [c for c in LETTERS + LETTERS.upper() if c not in equation]
     ranks = [x.rank - len(w.replace("...", "")) for w, x in zip(words, args)]
-    dots = "".join(spare[:max(ranks)])
-    words = [w.replace("...", dots[len(dots) - r:]) for w, r in zip(words, ranks)]
+    dots = "".join(spare[: max(ranks)])
+    words = [w.replace("...", dots[len(dots) - r :]) for w, r in zip(words, ranks)]
     letters = "".join(words)
     if not arrow:
         right = "..." + "".join(sorted(c for c in set(letters) - set(dots) if letters.count(c) == 1))
@@ -85,21 +97,27 @@ def matmul(b: Builder, x: Value, y: Value, dtype: str) -> Value:
     """x @ y of any ranks, as torch.matmul."""
     if x.rank == 1 and y.rank == 1:
         return einsum(b, ["k", "k"], [x, y], "", dtype)
-    batch = LETTERS[:max(x.rank, y.rank, 2) - 2]
-    xs = "z" if x.rank == 1 else batch[len(batch) - x.rank + 2:] + "yz"
-    ys = "z" if y.rank == 1 else batch[len(batch) - y.rank + 2:] + "zx"
+    batch = LETTERS[: max(x.rank, y.rank, 2) - 2]
+    xs = "z" if x.rank == 1 else batch[len(batch) - x.rank + 2 :] + "yz"
+    ys = "z" if y.rank == 1 else batch[len(batch) - y.rank + 2 :] + "zx"
     return einsum(b, [xs, ys], [x, y], batch + ("y" if x.rank > 1 else "") + ("x" if y.rank > 1 else ""), dtype)
 
 
-@op(matmul=("x, y.T", "x[0], y[0]", "x, y[0]", "x[0], y.T", "x[None], y.T", "x[None], y.T.expand(2, 4, 3)"), mm="x, y.T", bmm="x[None], y.T[None]",
-    mv="x, y[0]", dot="x[0], y[0]", vdot="x[0], y[0]")
+@op(
+    matmul=("x, y.T", "x[0], y[0]", "x, y[0]", "x[0], y.T", "x[None], y.T", "x[None], y.T.expand(2, 4, 3)"),
+    mm="x, y.T",
+    bmm="x[None], y.T[None]",
+    mv="x, y[0]",
+    dot="x[0], y[0]",
+    vdot="x[0], y[0]",
+)
 def _matmul(b: Builder, out: Result, x: Value, y: Value) -> Value:
     return matmul(b, x, y, out.dtype)
 
 
 @op(inner=("x, y", "x[0], y[0]"))
 def _inner(b: Builder, out: Result, x: Value, y: Value) -> Value:
-    xs, ys = LETTERS[:x.rank - 1], LETTERS[10:10 + y.rank - 1]
+    xs, ys = LETTERS[: x.rank - 1], LETTERS[10 : 10 + y.rank - 1]
     return einsum(b, [xs + "z", ys + "z"], [x, y], xs + ys, out.dtype)
 
 
@@ -118,7 +136,7 @@ def _outer(b: Builder, out: Result, x: Value, y: Value) -> Value:
 
 @op(tensordot="x, y, [1], [1]")
 def _tensordot(b: Builder, out: Result, x: Value, y: Value, dims_x: list[int], dims_y: list[int]) -> Value:
-    xs, ys = list(LETTERS[:x.rank]), list(LETTERS[10:10 + y.rank])
+    xs, ys = list(LETTERS[: x.rank]), list(LETTERS[10 : 10 + y.rank])
     for i, j in zip(dims_x, dims_y):
         ys[j] = xs[i]
     keep = [c for i, c in enumerate(xs) if i not in [d % x.rank for d in dims_x]]
@@ -128,14 +146,22 @@ def _tensordot(b: Builder, out: Result, x: Value, y: Value, dims_x: list[int], d
 
 @op(linear=("x, y", "x, y, p[:, 0]", "x[0], y", "x[None], y, p[:, 0]"))
 def _linear(b: Builder, out: Result, x: Value, weight: Value, bias: Value | None) -> Value:
-    batch = LETTERS[:x.rank - 1]
-    product = einsum(b, [batch + "z", "yz" if weight.rank == 2 else "z"], [x, weight], batch + ("y" if weight.rank == 2 else ""),
-                     "f32" if bias is not None else out.dtype)
+    batch = LETTERS[: x.rank - 1]
+    product = einsum(
+        b,
+        [batch + "z", "yz" if weight.rank == 2 else "z"],
+        [x, weight],
+        batch + ("y" if weight.rank == 2 else ""),
+        "f32" if bias is not None else out.dtype,
+    )
     return b.map("add", product, bias, dtype=out.dtype) if bias is not None else product
 
 
-@op(addmm=("x[:, :3], x, y.T", "x[:, :3], x, y.T, beta=0.5, alpha=2.0"), baddbmm="x[None, :, :3], x[None], y.T[None]",
-    addmv="x[:, 0], x, y[0]")
+@op(
+    addmm=("x[:, :3], x, y.T", "x[:, :3], x, y.T, beta=0.5, alpha=2.0"),
+    baddbmm="x[None, :, :3], x[None], y.T[None]",
+    addmv="x[:, 0], x, y[0]",
+)
 def _addmm(b: Builder, out: Result, base: Value, x: Value, y: Value, beta: float, alpha: float) -> Value:
     product = matmul(b, x, y, "f32")
     if alpha != 1:
@@ -145,7 +171,7 @@ def _addmm(b: Builder, out: Result, base: Value, x: Value, y: Value, beta: float
     return b.map("add", base, product, dtype=out.dtype)
 
 
-# ---- convolution -------------------------------------------------------------------------------------------------------------------
+# ---- convolution --------------------------------------------------------------------------------------------------------------
 
 
 def windows(b: Builder, x: Value, width: int, stride: int = 1, dilation: int = 1) -> Value:
@@ -157,8 +183,11 @@ def windows(b: Builder, x: Value, width: int, stride: int = 1, dilation: int = 1
     if positions == 1 and width * dilation <= length + dilation - 1:
         return b.unsqueeze(b.slice(x, -1, 0, width, dilation), -2)
     taps = [b.slice(x, -1, k * dilation, positions, stride) for k in range(width)]
-    return b.stack(taps, -1) if width <= positions else b.stack(
-        [b.slice(x, -1, p * stride, width, dilation) for p in range(positions)], -2)
+    return (
+        b.stack(taps, -1)
+        if width <= positions
+        else b.stack([b.slice(x, -1, p * stride, width, dilation) for p in range(positions)], -2)
+    )
 
 
 def padded(b: Builder, x: Value, dim: int, before: int, after: int, value: float = 0.0) -> Value:
@@ -167,17 +196,32 @@ def padded(b: Builder, x: Value, dim: int, before: int, after: int, value: float
     length = x.shape[dim]
     cut = plain(sympy.sympify(length) + min(before, 0) + min(after, 0))
     x = b.slice(x, dim, max(-before, 0), cut)
-    ends = [b.fill(value, x.shape[:dim] + (n,) + x.shape[dim + 1:], x.dtype) if n > 0 else None for n in (before, after)]
+    ends = [b.fill(value, x.shape[:dim] + (n,) + x.shape[dim + 1 :], x.dtype) if n > 0 else None for n in (before, after)]
     return b.join([p for p in (ends[0], x, ends[1]) if p is not None], dim)
 
 
-@op(conv1d__default=("c, taps[:4, :1], None, [1], [0], [1], 4", "c, taps.repeat(1, 1, 2)[:4, :1], x[0], [1], [0], [1], 4",
-                     "c, taps[:, :2], None, [2], [2], [1], 2", "c, taps[:5, :, :2], None, [1], [0], [2], 1",
-                     "x, taps[:3, :1, :2], None, [1], [1], [1], 3"))
-def _conv1d(b: Builder, out: Result, x: Value, weight: Value, bias: Value | None, stride: list[int], padding: list[int],
-            dilation: list[int], groups: int) -> Value:
+@op(
+    conv1d__default=(
+        "c, taps[:4, :1], None, [1], [0], [1], 4",
+        "c, taps.repeat(1, 1, 2)[:4, :1], x[0], [1], [0], [1], 4",
+        "c, taps[:, :2], None, [2], [2], [1], 2",
+        "c, taps[:5, :, :2], None, [1], [0], [2], 1",
+        "x, taps[:3, :1, :2], None, [1], [1], [1], 3",
+    )
+)
+def _conv1d(
+    b: Builder,
+    out: Result,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Value:
     batched = x if x.rank == 3 else b.unsqueeze(x, 0)
-    wins = windows(b, padded(b, batched, 2, padding[0], padding[0]), weight.shape[2], stride[0], dilation[0])  # type: ignore[arg-type]
+    wins = windows(b, padded(b, batched, 2, padding[0], padding[0]), weight.shape[2], stride[0], dilation[0])
     n, channels, length, width = wins.shape
     assert isinstance(channels, int) and isinstance(weight.shape[0], int)
     dtype = "f32" if bias is not None else out.dtype
@@ -194,20 +238,30 @@ def _conv1d(b: Builder, out: Result, x: Value, weight: Value, bias: Value | None
     return b.reshape(y, out.shape)
 
 
-@op(scaled_dot_product_attention=("x[None], y[None], p[None]", "x[None], y[None], p[None], is_causal=True", "x[None], y[None], p[None], m[None, :, :3]",
-                                  "x[None], y[None], p[None], scale=0.3"))
-def _attention(b: Builder, out: Result, q: Value, k: Value, v: Value, mask: Any, dropout: float, causal: bool, scale: Any,
-               gqa: bool) -> Value:
+@op(
+    scaled_dot_product_attention=(
+        "x[None], y[None], p[None]",
+        "x[None], y[None], p[None], is_causal=True",
+        "x[None], y[None], p[None], m[None, :, :3]",
+        "x[None], y[None], p[None], scale=0.3",
+    )
+)
+def _attention(
+    b: Builder, out: Result, q: Value, k: Value, v: Value, mask: Any, dropout: float, causal: bool, scale: Any, gqa: bool
+) -> Value:
     if causal or gqa:
         return _attention_special(b, out, q, k, v, causal, scale, gqa)
     width = q.shape[-1]
     if not isinstance(width, int) or dropout:
         raise b.unsupported("attention with dropout, or heads of unknown width")
     scores = matmul(b, q, b.permute(k, [*range(k.rank - 2), k.rank - 1, k.rank - 2]), "f32")
-    scores = b.map("mul", scores, Lit(float(scale) if scale is not None else width ** -0.5), dtype="f32")
+    scores = b.map("mul", scores, Lit(float(scale) if scale is not None else width**-0.5), dtype="f32")
     if mask is not None:
-        scores = (b.map("select", mask, scores, Lit(float("-inf")), dtype="f32") if mask.dtype == "bool"
-                  else b.map("add", scores, mask, dtype="f32"))
+        scores = (
+            b.map("select", mask, scores, Lit(float("-inf")), dtype="f32")
+            if mask.dtype == "bool"
+            else b.map("add", scores, mask, dtype="f32")
+        )
     dims = [scores.rank - 1]
     e = b.map("exp", b.map("sub", scores, b.reduce("max", [scores], dims, "f32", True), dtype="f32"), dtype="f32")
     return matmul(b, b.map("div", e, b.reduce("sum", [e], dims, "f32", True), dtype="f32"), v, out.dtype)

@@ -1,4 +1,5 @@
 """Tensors made from nothing: constants, ranges, masks of positions."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -52,7 +53,9 @@ def _fill(b: Builder, out: Result, x: Value, value: Any) -> Value:
 
 @op(arange="5", arange__start="2, 7", arange__start_step=("1, 9, 3", "0.5, 3.0, 0.5"))
 def _arange(b: Builder, out: Result, *args: Any) -> Value:
-    start, step = (0, 1) if b.source == "aten.arange.default" else (args[0], 1) if b.source == "aten.arange.start" else (args[0], args[2])
+    start, step = (
+        (0, 1) if b.source == "aten.arange.default" else (args[0], 1) if b.source == "aten.arange.start" else (args[0], args[2])
+    )
     kind = "f32" if out.dtype in FLOATS else "i64"
     steps = b.cast(b.iota(out.shape[0]), kind)
     if step != 1:

@@ -3,6 +3,7 @@
 A static probe gives the axis classes; the second capture makes exactly the dims of the rows' class dynamic, and those that an index
 alone picks from; a third, with one row, must give the same graph.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -39,12 +40,15 @@ class Free:
         return sorted({s for e in self.extents.values() for s in e.free_symbols}, key=str)
 
 
-def capture(fn: Callable[..., Any], example: Mapping[str, Any], dynamic_shapes: Any = None, static: Mapping[str, Any] | None = None) -> TensorGraph:
+def capture(
+    fn: Callable[..., Any], example: Mapping[str, Any], dynamic_shapes: Any = None, static: Mapping[str, Any] | None = None
+) -> TensorGraph:
     """The tensor graph of fn.
 
-    example: argument names to tensors (of any device; their values are not looked at), containers of tensors, or constants; `static`
-    gives further constants. dynamic_shapes: as torch.export takes it; None lets the use of the dims decide which are the rows, and any
-    marked dim makes its whole class dynamic. Tensors in containers become arguments of their own (`states[1]` is `states_1`).
+    example: argument names to tensors (of any device; their values are not looked at), containers of tensors, or constants;
+    `static` gives further constants. dynamic_shapes: as torch.export takes it; None lets the use of the dims decide which are the
+    rows, and any marked dim makes its whole class dynamic. Tensors in containers become arguments of their own (`states[1]` is
+    `states_1`).
 
     Raises CaptureError for what cannot be captured and UnsupportedOp for an op that fusec does not know, with the line.
     """
@@ -56,6 +60,10 @@ def capture(fn: Callable[..., Any], example: Mapping[str, Any], dynamic_shapes: 
     step = Step(fn, call, examples, _name(fn), loc)
     probe = step.graph(examples, Free({}, {}, None))
     check_aliases(call.tensors, probe, loc)
+    if not probe.outputs and not probe.mutations:
+        raise CaptureError(
+            "the function returns nothing and writes to none of its arguments", loc, "return a tensor, or write in place"
+        )
     free = choose_free(probe, dynamic_shapes, examples, loc)
     if not free.extents:
         return probe
@@ -92,7 +100,7 @@ def _name(fn: Any) -> str:
     return name if name.isidentifier() else "step"
 
 
-# ---- which dims are free -----------------------------------------------------------------------------------------------------------
+# ---- which dims are free ------------------------------------------------------------------------------------------------------
 
 
 def choose_free(probe: TensorGraph, dynamic_shapes: Any, examples: Mapping[str, Like], loc: Loc) -> Free:
@@ -117,10 +125,12 @@ def choose_free(probe: TensorGraph, dynamic_shapes: Any, examples: Mapping[str, 
                 factor = rows._product(c.atoms.extents[x] for x in leaves if x != own[0])
                 extents[a.name, d] = factor * names[own[0]]
     units = {(a, d) for a, d in _unit_pools(c, probe)}
-    for k, (a, d) in enumerate(sorted(units)):
+    for a, d in sorted(units):
         extents[a, d] = _symbol(f"{a}_{d}", {str(s) for s in names.values()} | set(examples))
-    indexed = {a.name: tuple(d for d in range(len(a.shape)) if (a.name, d) in units or any(x in picked for x in c.leaves(a.name, d)))
-               for a in probe.arguments}
+    indexed = {
+        a.name: tuple(d for d in range(len(a.shape)) if (a.name, d) in units or any(x in picked for x in c.leaves(a.name, d)))
+        for a in probe.arguments
+    }
     return Free(extents, {n: d for n, d in indexed.items() if d}, names.get(root) if root is not None else None)
 
 
@@ -154,7 +164,9 @@ def _marked(c: rows.Classes, dynamic_shapes: Any, loc: Loc) -> list[int]:
         dynamic_shapes = dict(zip(arguments, dynamic_shapes))
     unknown = [n for n in dynamic_shapes if n not in arguments]
     if unknown:
-        raise CaptureError(f"dynamic_shapes names {', '.join(map(repr, unknown))}", loc, f"the tensor arguments are {', '.join(arguments)}")
+        raise CaptureError(
+            f"dynamic_shapes names {', '.join(map(repr, unknown))}", loc, f"the tensor arguments are {', '.join(arguments)}"
+        )
     found: list[int] = []
     for name in arguments:
         dims = dynamic_shapes.get(name) or {}
@@ -167,8 +179,11 @@ def _marked(c: rows.Classes, dynamic_shapes: Any, loc: Loc) -> list[int]:
                 raise CaptureError(f"dynamic_shapes: argument {name} has no dim {d}", loc, f"it has {rank} dims")
             leaves = c.leaves(name, d % rank)
             if not leaves:
-                raise CaptureError(f"argument {name}: dim {d} is marked dynamic and its extent in the example is below two", loc,
-                                   "give an example with two or more")
+                raise CaptureError(
+                    f"argument {name}: dim {d} is marked dynamic and its extent in the example is below two",
+                    loc,
+                    "give an example with two or more",
+                )
             found.append(leaves[0])
     return list(dict.fromkeys(found))
 
@@ -186,7 +201,7 @@ def _main(c: rows.Classes, wanted: Sequence[int], loc: Loc) -> int | None:
     return chosen if chosen in rest else rest[0]
 
 
-# ---- sizes of the other captures ---------------------------------------------------------------------------------------------------
+# ---- sizes of the other captures ----------------------------------------------------------------------------------------------
 
 
 def _resized(x: Like, sizes: Mapping[int, int]) -> Like:
@@ -221,16 +236,21 @@ def _check_one_row(step: Step, graph: TensorGraph, free: Free) -> None:
     try:
         one = step.graph(_two_or_more(examples, others), others)
     except CaptureError as error:
-        raise CaptureError(f"with one row the function is not captured: {error.message}", error.loc or step.loc, error.hint) from error
+        raise CaptureError(
+            f"with one row the function is not captured: {error.message}", error.loc or step.loc, error.hint
+        ) from error
     different = one_row.first_difference(graph, one, {free.rows: sympy.Integer(1)})
     if different is not None:
         what = different if isinstance(different, str) else f"{different.source or 'a value'} {list(different.shape)}"
         loc = step.loc if isinstance(different, str) else different.loc
-        raise CaptureError(f"with one row the function computes something else: {what} differs", loc,
-                           "do not branch on the number of rows, and squeeze dims by number")
+        raise CaptureError(
+            f"with one row the function computes something else: {what} differs",
+            loc,
+            "do not branch on the number of rows, and squeeze dims by number",
+        )
 
 
-# ---- examples that share memory ----------------------------------------------------------------------------------------------------
+# ---- examples that share memory -----------------------------------------------------------------------------------------------
 
 
 def _span(t: torch.Tensor) -> tuple[int, int]:
@@ -243,17 +263,23 @@ def _span(t: torch.Tensor) -> tuple[int, int]:
 def check_aliases(tensors: Mapping[str, torch.Tensor], graph: TensorGraph, loc: Loc) -> None:
     """CaptureError where an argument that is written shares memory with another, or with itself."""
     from torch._subclasses.fake_tensor import FakeTensor
+
     written = {n for n, _ in graph.mutations}
     for name in written:
         t = tensors[name]
         if any(s == 0 and n > 1 for n, s in zip(t.shape, t.stride())):
-            raise CaptureError(f"argument {name} is written and has a dim of stride 0", loc, "pass a tensor whose elements are distinct in memory")
+            raise CaptureError(
+                f"argument {name} is written and has a dim of stride 0", loc, "pass a tensor whose elements are distinct in memory"
+            )
         for other, u in tensors.items():
             if other == name or isinstance(t, FakeTensor) or not t.numel() or not u.numel() or t.is_meta or u.is_meta:
                 continue
             if t.untyped_storage().data_ptr() == u.untyped_storage().data_ptr() and overlap(t, u):
-                raise CaptureError(f"arguments {name} and {other} share memory, and {name} is written", loc,
-                                   "pass tensors that do not overlap: the order of reads and writes would decide the result")
+                raise CaptureError(
+                    f"arguments {name} and {other} share memory, and {name} is written",
+                    loc,
+                    "pass tensors that do not overlap: the order of reads and writes would decide the result",
+                )
 
 
 def overlap(t: torch.Tensor, u: torch.Tensor) -> bool:

@@ -1,4 +1,5 @@
 """From the exported ATen graph to the tensor graph: each op by its row of the registry, then names, then only what is live."""
+
 from __future__ import annotations
 
 import keyword
@@ -13,7 +14,24 @@ import torch
 from ..errors import CaptureError, InternalError, Loc, UnsupportedOp
 from ..ir.reference import SHORT_DTYPE
 from ..ir.tensor import (
-    Argument, Contract, Expand, Fill, Gather, Input, Iota, Join, Map, Permute, Reduce, Reshape, Size, Slice, TensorGraph, TensorNode, TensorOp, Update,
+    Argument,
+    Contract,
+    Expand,
+    Fill,
+    Gather,
+    Input,
+    Iota,
+    Join,
+    Map,
+    Permute,
+    Reduce,
+    Reshape,
+    Size,
+    Slice,
+    TensorGraph,
+    TensorNode,
+    TensorOp,
+    Update,
 )
 from .builder import Builder, Shape, Value, plain
 from .ops import OPS
@@ -48,7 +66,11 @@ class Importer:
         e = size.node.expr if hasattr(size, "node") else sympy.sympify(size)
         free = {s for s in e.free_symbols if s not in self.rename}
         if free:
-            raise CaptureError("a size depends on the values of a tensor", self.builder.loc, "use torch.where: sizes must be known without the data")
+            raise CaptureError(
+                "a size depends on the values of a tensor",
+                self.builder.loc,
+                "use torch.where: sizes must be known without the data",
+            )
         return plain(e.subs(self.rename))
 
     def shape(self, tensor: Any) -> Shape:
@@ -98,17 +120,25 @@ class Importer:
     def _constant(self, holder: Any) -> Value:
         """A tensor that the function captured or made from Python numbers: constants of its elements."""
         signature = self.program.exported.graph_signature
-        fqn = signature.inputs_to_lifted_tensor_constants.get(holder.name) or signature.inputs_to_buffers.get(holder.name) \
+        fqn = (
+            signature.inputs_to_lifted_tensor_constants.get(holder.name)
+            or signature.inputs_to_buffers.get(holder.name)
             or signature.inputs_to_parameters.get(holder.name)
+        )
         tensor = self.program.exported.constants.get(fqn)
         if tensor is None:
             tensor = self.program.exported.state_dict.get(fqn)
         if tensor is None or tensor.numel() > MOST_CONSTANTS or type(tensor).__name__ == "FakeTensor":
             size = "" if tensor is None else f" of {tensor.numel()} elements"
-            raise CaptureError(f"the function reads a tensor{size} that is not an argument", self.loc,
-                               f"pass it as an argument (constants of at most {MOST_CONSTANTS} elements may be captured)")
+            raise CaptureError(
+                f"the function reads a tensor{size} that is not an argument",
+                self.loc,
+                f"pass it as an argument (constants of at most {MOST_CONSTANTS} elements may be captured)",
+            )
         if tensor.dtype not in SHORT_DTYPE:
-            raise CaptureError(f"the function reads a constant of dtype {tensor.dtype}", self.loc, "convert it to a supported dtype")
+            raise CaptureError(
+                f"the function reads a constant of dtype {tensor.dtype}", self.loc, "convert it to a supported dtype"
+            )
         dtype = SHORT_DTYPE[tensor.dtype]
         flat = tensor.detach().cpu().reshape(-1).tolist()
         if len(set(map(repr, flat))) == 1:
@@ -125,7 +155,11 @@ class Importer:
     def _call(self, node: Any) -> None:
         target = str(node.target)
         value = node.meta.get("val")
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)) and not isinstance(value, bool) or isinstance(value, torch.SymBool):
+        if (
+            isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
+            and not isinstance(value, bool)
+            or isinstance(value, torch.SymBool)
+        ):
             self.env[node] = self._size(node, value)
         elif node.target is operator.getitem:
             self.env[node] = self._element(node)
@@ -134,26 +168,34 @@ class Importer:
 
     def _size(self, node: Any, value: Any) -> Any:
         if str(node.target) in ("aten.item.default", "aten._local_scalar_dense.default"):
-            raise CaptureError("item() depends on the values of a tensor, which are known on the device only", self.builder.loc,
-                               "keep it a tensor")
+            raise CaptureError(
+                "item() depends on the values of a tensor, which are known on the device only", self.builder.loc, "keep it a tensor"
+            )
         return self.expression(value) if not isinstance(value, float) else value
 
     def _element(self, node: Any) -> Any:
         whole, index = node.args
         value = self.env[whole][index]
         if value is None:
-            raise UnsupportedOp(f"{whole.target}: result {index} (positions of extremes)", self.builder.loc, "use amax or amin for the values")
+            raise UnsupportedOp(
+                f"{whole.target}: result {index} (positions of extremes)", self.builder.loc, "use amax or amin for the values"
+            )
         return value
 
     def _build(self, node: Any, target: str) -> Any:
         row = OPS.get(target)
         if row is None:
             raise UnsupportedOp(f"{target} is not supported", self.builder.loc, alternatives(target))
-        tensors = [v for v in (node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else [node.meta["val"]]) if v is not None]
+        tensors = [
+            v for v in (node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else [node.meta["val"]]) if v is not None
+        ]
         for t in tensors:
             if t.dtype not in SHORT_DTYPE:
-                raise UnsupportedOp(f"{target}: a result of dtype {str(t.dtype).removeprefix('torch.')}", self.builder.loc,
-                                    "write the step in float32 and narrower; complex numbers as two real tensors")
+                raise UnsupportedOp(
+                    f"{target}: a result of dtype {str(t.dtype).removeprefix('torch.')}",
+                    self.builder.loc,
+                    "write the step in float32 and narrower; complex numbers as two real tensors",
+                )
         self._check_device(node, tensors[0], target)
         result = row.build(self.builder, Result(self.shape(tensors[0]), SHORT_DTYPE[tensors[0].dtype]), *self._operands(node))
         self._check(target, result, tensors)
@@ -162,20 +204,25 @@ class Importer:
     def _check_device(self, node: Any, tensor: Any, target: str) -> None:
         devices = {n.meta["val"].device for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)}
         if devices and tensor.device not in devices:
-            raise UnsupportedOp(f"{target}: a copy from {next(iter(devices))} to {tensor.device}", self.builder.loc, "keep the step on one device")
+            raise UnsupportedOp(
+                f"{target}: a copy from {next(iter(devices))} to {tensor.device}", self.builder.loc, "keep the step on one device"
+            )
 
     def _check(self, target: str, result: Any, tensors: Sequence[Any]) -> None:
         """What a row built must have the shape and dtype that eager gives."""
         for value, tensor in zip(result if isinstance(result, tuple) else (result,), tensors):
             if value is not None and (value.shape != self.shape(tensor) or value.dtype != SHORT_DTYPE[tensor.dtype]):
-                raise InternalError(f"{target} was built as {value.dtype}{list(value.shape)}, eager gives "
-                                    f"{SHORT_DTYPE[tensor.dtype]}{list(self.shape(tensor))}", self.builder.loc.caret())
+                raise InternalError(
+                    f"{target} was built as {value.dtype}{list(value.shape)}, eager gives "
+                    f"{SHORT_DTYPE[tensor.dtype]}{list(self.shape(tensor))}",
+                    self.builder.loc.caret(),
+                )
 
     def _operands(self, node: Any) -> list[Any]:
         """Every argument of the schema in its order, defaults filled in."""
         given = list(node.args)
         kwargs = dict(node.kwargs)
-        for a in node.target._schema.arguments[len(given):]:
+        for a in node.target._schema.arguments[len(given) :]:
             given.append(kwargs.pop(a.name) if a.name in kwargs else a.default_value)
         return [self._value(a) for a in given]
 
@@ -199,10 +246,19 @@ class Importer:
         mutations, outputs = self._results()
         live = _live(self.builder.nodes, [v for _, v in mutations] + [o for o in outputs if o[0] not in "=!"], self.program.names)
         names = self._names(live)
-        nodes = tuple(replace(rewire(n, names), name=names[n.name], loc=replace(n.loc, target=self.targets.get(n.name, ""))) for n in live)
+        nodes = tuple(
+            replace(rewire(n, names), name=names[n.name], loc=replace(n.loc, target=self.targets.get(n.name, ""))) for n in live
+        )
         arguments = tuple(self._argument(h, n) for h, n in zip(self._holders(), self.program.names))
-        return TensorGraph(self.name, arguments, nodes, tuple((a, names[v]) for a, v in mutations),
-                           tuple(o if o[0] in "=!" else names[o] for o in outputs), self.program.structure, None)
+        return TensorGraph(
+            self.name,
+            arguments,
+            nodes,
+            tuple((a, names[v]) for a, v in mutations),
+            tuple(o if o[0] in "=!" else names[o] for o in outputs),
+            self.program.structure,
+            None,
+        )
 
     def _holders(self) -> list[Any]:
         inputs = set(self.program.exported.graph_signature.user_inputs)
@@ -248,7 +304,7 @@ class Importer:
         val = holder.meta["val"]
         shape = self.shape(val)
         strides = tuple(_stride(shape, d, val.stride()) for d in range(len(shape)))
-        return Argument(name, SHORT_DTYPE[val.dtype], shape, strides, self.indexed.get(name, ()))  # type: ignore[arg-type]
+        return Argument(name, SHORT_DTYPE[val.dtype], shape, strides, self.indexed.get(name, ()))
 
 
 def _stride(shape: Shape, dim: int, strides: Sequence[Any]) -> int | None:
@@ -267,8 +323,18 @@ def _word(node: TensorNode) -> str:
         return {"identity": node.dtype, "and": "both", "or": "either", "not": "negated"}.get(op.fn, op.fn)
     if isinstance(op, Reduce):
         return {"sum": "total", "max": "top", "min": "low"}.get(op.monoid, op.monoid)
-    words: dict[type, str] = {Contract: "dot", Permute: "permuted", Reshape: "view", Expand: "spread", Slice: "part", Gather: "picked",
-                              Update: "updated", Join: "joined", Iota: "position", Fill: "constant"}
+    words: dict[type, str] = {
+        Contract: "dot",
+        Permute: "permuted",
+        Reshape: "view",
+        Expand: "spread",
+        Slice: "part",
+        Gather: "picked",
+        Update: "updated",
+        Join: "joined",
+        Iota: "position",
+        Fill: "constant",
+    }
     return words[type(op)]
 
 
@@ -299,7 +365,13 @@ def rewire(node: TensorNode, names: Mapping[str, str]) -> TensorNode:
     elif isinstance(op, Gather):
         new = replace(op, arg=names[op.arg], index=names[op.index], where=op.where and names[op.where])
     elif isinstance(op, Update):
-        new = replace(op, target=names[op.target], value=names[op.value], index=op.index and names[op.index], where=op.where and names[op.where])
+        new = replace(
+            op,
+            target=names[op.target],
+            value=names[op.value],
+            index=op.index and names[op.index],
+            where=op.where and names[op.where],
+        )
     elif isinstance(op, (Input, Iota, Fill)):
         new = op
     else:

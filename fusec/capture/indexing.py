@@ -1,8 +1,9 @@
 """Indexing by tensors: gathers from a dim, and updates of a dim, by the values of an index.
 
-`t[i]` counts negative values from the end, index_select and index_copy do not take them; both as eager has it. Several index tensors
-that broadcast together become one index into the merged dims.
+`t[i]` counts negative values from the end, index_select and index_copy do not take them; both as eager has it. Several index
+tensors that broadcast together become one index into the merged dims.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,8 +29,8 @@ def merged(b: Builder, x: Value, indices: Sequence[Value | None]) -> tuple[Value
     order = rest[:at] + dims + rest[at:]
     flat = b.permute(x, order)
     sizes = [x.shape[d] for d in dims]
-    shape = flat.shape[:at] + (plain(sympy.prod([sympy.sympify(n) for n in sizes])),) + flat.shape[at + len(dims):]
-    wrapped = [b.wrap(i, n) for i, n in zip((indices[d] for d in dims), sizes)]  # type: ignore[arg-type]
+    shape = flat.shape[:at] + (plain(sympy.prod([sympy.sympify(n) for n in sizes])),) + flat.shape[at + len(dims) :]
+    wrapped = [b.wrap(i, n) for i, n in zip((indices[d] for d in dims), sizes)]
     index = wrapped[0]
     for more, n in zip(wrapped[1:], sizes[1:]):
         index = b.map("add", b.map("mul", index, b.size(n), dtype="i64"), more, dtype="i64")
@@ -39,17 +40,29 @@ def merged(b: Builder, x: Value, indices: Sequence[Value | None]) -> tuple[Value
 def _indices(b: Builder, x: Value, indices: Sequence[Value | None]) -> list[Value | None]:
     for i in indices:
         if i is not None and i.dtype in ("bool", "u8"):
-            raise b.unsupported("an index that is a mask", "use torch.where, or an integer index: a mask's size depends on its values")
+            raise b.unsupported(
+                "an index that is a mask", "use torch.where, or an integer index: a mask's size depends on its values"
+            )
     return list(indices)
 
 
-@op(index__Tensor=("x, [k]", "x, [None, k]", "x, [k[:, None], k[None]]", "x, [k, k]", "x[None], [None, k, k]", "x[..., None] * y[:, None], [k, None, k]",
-                   "x, [k - 3]", "x, [k.to(torch.int32)]"))
+@op(
+    index__Tensor=(
+        "x, [k]",
+        "x, [None, k]",
+        "x, [k[:, None], k[None]]",
+        "x, [k, k]",
+        "x[None], [None, k, k]",
+        "x[..., None] * y[:, None], [k, None, k]",
+        "x, [k - 3]",
+        "x, [k.to(torch.int32)]",
+    )
+)
 def _index(b: Builder, out: Result, x: Value, indices: list[Value | None]) -> Value:
     given = _indices(b, x, indices)
     if sum(i is not None for i in given) == 1:
         dim = next(d for d, i in enumerate(given) if i is not None)
-        return b.gather(x, dim, b.wrap(given[dim], x.shape[dim]))  # type: ignore[arg-type]
+        return b.gather(x, dim, b.wrap(given[dim], x.shape[dim]))
     flat, _, at, index = merged(b, x, given)
     return b.gather(flat, at, index)
 
@@ -70,15 +83,24 @@ def _take(b: Builder, out: Result, x: Value, index: Value) -> Value:
     return b.gather(flat, 0, b.wrap(index, flat.shape[0]))
 
 
-@op(index_put=("x, [k], y", "x, [k], s", "x, [None, k], y[:, :3]", "x, [k, k], y[:, 0]", "x, [k - 3], y[0]", "h, [k], y.to(h.dtype)"),
-    _unsafe_index_put="x, [k], y")
+@op(
+    index_put=(
+        "x, [k], y",
+        "x, [k], s",
+        "x, [None, k], y[:, :3]",
+        "x, [k, k], y[:, 0]",
+        "x, [k - 3], y[0]",
+        "h, [k], y.to(h.dtype)",
+    ),
+    _unsafe_index_put="x, [k], y",
+)
 def _index_put(b: Builder, out: Result, x: Value, indices: list[Value | None], value: Value, accumulate: bool) -> Value:
     if accumulate:
         raise b.unsupported("with accumulate=True", ACCUMULATE)
     given = _indices(b, x, indices)
     if sum(i is not None for i in given) == 1:
         dim = next(d for d, i in enumerate(given) if i is not None)
-        return b.update(x, value, dim, b.wrap(given[dim], x.shape[dim]))  # type: ignore[arg-type]
+        return b.update(x, value, dim, b.wrap(given[dim], x.shape[dim]))
     flat, order, at, index = merged(b, x, given)
     new = b.update(flat, value, at, index)
     back = [list(order).index(d) for d in range(x.rank)]
@@ -100,7 +122,7 @@ def _accumulate(b: Builder, out: Result, *_: Any) -> Value:
     raise b.unsupported("adds at indices that may repeat", ACCUMULATE)
 
 
-# ---- one index per element ---------------------------------------------------------------------------------------------------------
+# ---- one index per element ----------------------------------------------------------------------------------------------------
 
 
 def _along(b: Builder, x: Value, dim: int, index: Value) -> tuple[Value, Value]:
@@ -111,18 +133,21 @@ def _along(b: Builder, x: Value, dim: int, index: Value) -> tuple[Value, Value]:
     lead = x.shape[:dim]
     index = b.cast(index, "i64")
     shape = broadcast([index.shape[:dim] + (index.shape[dim],), lead + (1,)]) if dim else index.shape[:1]
-    position = b.reshape(index, index.shape[:dim + 1])
-    flat = plain(sympy.prod([sympy.sympify(n) for n in x.shape[:dim + 1]]))
+    position = b.reshape(index, index.shape[: dim + 1])
+    flat = plain(sympy.prod([sympy.sympify(n) for n in x.shape[: dim + 1]]))
     scale: Extent = x.shape[dim]
     for d in reversed(range(dim)):
         if lead[d] != 1:
             steps = b.reshape(b.iota(lead[d]), tuple(lead[d] if i == d else 1 for i in range(dim + 1)))
             position = b.map("add", position, b.map("mul", steps, b.scalar(scale, "i64"), dtype="i64"), dtype="i64")
         scale = plain(sympy.sympify(scale) * lead[d])
-    return b.reshape(x, (flat,) + x.shape[dim + 1:]), b.expand(position, shape)
+    return b.reshape(x, (flat,) + x.shape[dim + 1 :]), b.expand(position, shape)
 
 
-@op(gather=("x, 1, k[:, None]", "x, 1, torch.stack([k, k], 1)", "x[..., None], 1, k[:, None, None]"), take_along_dim="x, k[:, None], 1")
+@op(
+    gather=("x, 1, k[:, None]", "x, 1, torch.stack([k, k], 1)", "x[..., None], 1, k[:, None, None]"),
+    take_along_dim="x, k[:, None], 1",
+)
 def _gather(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
     dim, index = (rest[0], rest[1]) if isinstance(rest[0], int) else (rest[1], rest[0])
     dim %= x.rank
@@ -139,7 +164,7 @@ def _scatter(b: Builder, out: Result, x: Value, dim: int, index: Value, value: A
     if isinstance(value, Value):
         for d in range(x.rank):
             value = b.slice(value, d, 0, index.shape[d])
-        value = b.reshape(value, position.shape + x.shape[dim + 1:])
+        value = b.reshape(value, position.shape + x.shape[dim + 1 :])
     else:
         value = b.fill(value, (1,) * (position.rank + x.rank - dim - 1), x.dtype)
     return b.reshape(b.update(flat, value, 0, position), x.shape)
@@ -148,6 +173,8 @@ def _scatter(b: Builder, out: Result, x: Value, dim: int, index: Value, value: A
 def _check_shared(b: Builder, x: Value, dim: int, index: Value) -> None:
     """The dims before the indexed one are shared one to one, those after it are of one element."""
     if any(x.shape[d] != 1 or index.shape[d] != 1 for d in range(dim + 1, x.rank)):
-        raise b.unsupported("an index that differs along the dims after the indexed one", "transpose so that the indexed dim is the last")
+        raise b.unsupported(
+            "an index that differs along the dims after the indexed one", "transpose so that the indexed dim is the last"
+        )
     if any(index.shape[d] != x.shape[d] for d in range(dim)):
         raise b.unsupported("an index shorter than the tensor", "slice the tensor first")

@@ -1,9 +1,10 @@
 """Where an op comes from: the user's frames at each torch call, as locations with columns and the name assigned to.
 
 A TorchFunctionMode writes the calling frames into the annotations of the ops being captured; they survive decomposition. Frames of
-torch, of the standard library and of fusec (but not of its recipes) are not the user's. What a decode step must not do with a tensor
-(print it, branch on it, copy it to the host) is refused here, at the line that does it.
+torch, of the standard library and of fusec (but not of its recipes) are not the user's. What a decode step must not do with a
+tensor (print it, branch on it, copy it to the host) is refused here, at the line that does it.
 """
+
 from __future__ import annotations
 
 import ast
@@ -29,12 +30,30 @@ FOREIGN = (str(Path(torch.__file__).resolve().parent) + os.sep,)
 STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 PACKAGES = ("site-packages", "dist-packages")
 
-ON_VALUE = {"__bool__": "a branch", "__int__": "an int", "__float__": "a float", "__index__": "an index", "__complex__": "a number",
-            "item": "item()", "tolist": "tolist()", "numpy": "numpy()", "nonzero": "nonzero()", "__array__": "numpy()",
-            "masked_select": "masked_select()", "unique": "unique()", "cpu": "cpu()", "cuda": "cuda()"}
-HINTS = {"a branch": "select with torch.where, or branch on a Python value or a shape",
-         "nonzero()": "use torch.where: a size must not depend on values", "masked_select()": "use torch.where: a size must not depend on values",
-         "unique()": "a size must not depend on values", "cpu()": "keep the step on one device", "cuda()": "keep the step on one device"}
+ON_VALUE = {
+    "__bool__": "a branch",
+    "__int__": "an int",
+    "__float__": "a float",
+    "__index__": "an index",
+    "__complex__": "a number",
+    "item": "item()",
+    "tolist": "tolist()",
+    "numpy": "numpy()",
+    "nonzero": "nonzero()",
+    "__array__": "numpy()",
+    "masked_select": "masked_select()",
+    "unique": "unique()",
+    "cpu": "cpu()",
+    "cuda": "cuda()",
+}
+HINTS = {
+    "a branch": "select with torch.where, or branch on a Python value or a shape",
+    "nonzero()": "use torch.where: a size must not depend on values",
+    "masked_select()": "use torch.where: a size must not depend on values",
+    "unique()": "a size must not depend on values",
+    "cpu()": "keep the step on one device",
+    "cuda()": "keep the step on one device",
+}
 TEXT = ("__repr__", "__str__", "__format__")
 
 
@@ -69,8 +88,11 @@ def _module(file: str) -> ast.Module | None:
 @lru_cache(maxsize=1024)
 def _definitions(tree: ast.Module) -> dict[int, int]:
     """First line of each function, decorators included -> the line of its `def`."""
-    return {min([n.lineno, *(d.lineno for d in n.decorator_list)]): n.lineno
-            for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    return {
+        min([n.lineno, *(d.lineno for d in n.decorator_list)]): n.lineno
+        for n in ast.walk(tree)
+        if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
 
 
 def _frame(code: CodeType, line: int, column: int) -> Frame:
@@ -111,7 +133,7 @@ def describe(chain: Iterator[tuple[CodeType, int, int]]) -> Loc:
         line, end, column, end_column = positions[lasti // 2] if 0 <= lasti // 2 < len(positions) else (fallback, None, 0, None)
         if not frames and None not in (line, end, column, end_column):
             tree = _module(code.co_filename)
-            target = _assignments(tree).get((line, end, column, end_column), "") if tree is not None else ""  # type: ignore[arg-type]
+            target = _assignments(tree).get((line, end, column, end_column), "") if tree is not None else ""
         frames.append(_frame(code, line or fallback, column or 0))
     return Loc(tuple(frames), target)
 
@@ -168,5 +190,8 @@ class Locate(TorchFunctionMode):
             if name in ("cuda", "cpu") and args[0].device.type == name:
                 return
             what = ON_VALUE[name]
-            raise CaptureError(f"{what} depends on the values of a tensor, which are known on the device only", loc,
-                               HINTS.get(what, "keep it a tensor; sizes, strides and Python numbers are known"))
+            raise CaptureError(
+                f"{what} depends on the values of a tensor, which are known on the device only",
+                loc,
+                HINTS.get(what, "keep it a tensor; sizes, strides and Python numbers are known"),
+            )

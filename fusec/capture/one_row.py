@@ -1,9 +1,10 @@
 """Whether one row is the same function as many: two tensor graphs compared after identity views are gone.
 
 PyTorch treats extents 0 and 1 apart while it captures, without a guard: `if x.shape[0] > 1` captured with a dynamic dim is silently
-the branch for many rows. So the function is captured once more with one row, and both graphs are brought to a normal form in which unit
-dims, identity views and the order of independent ops do not count.
+the branch for many rows. So the function is captured once more with one row, and both graphs are brought to a normal form in which
+unit dims, identity views and the order of independent ops do not count.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -13,14 +14,29 @@ import sympy
 
 from ..ir.dtype import INTS
 from ..ir.tensor import (
-    Contract, Expand, Fill, Gather, Input, Iota, Join, Map, Permute, Reduce, Reshape, Size, Slice, TensorGraph, TensorNode, Update,
+    Contract,
+    Expand,
+    Fill,
+    Gather,
+    Input,
+    Iota,
+    Join,
+    Map,
+    Permute,
+    Reduce,
+    Reshape,
+    Size,
+    Slice,
+    TensorGraph,
+    TensorNode,
+    Update,
 )
 
 Key = tuple[Any, ...]
 
 
 def first_difference(many: TensorGraph, one: TensorGraph, symbols: Mapping[sympy.Symbol, int]) -> TensorNode | str | None:
-    """None where the graphs agree with the symbols at their given values; else the first node of `many` that `one` lacks, or a text.
+    """None where the graphs agree with the symbols at the given values; else the first node of `many` that `one` lacks, or a text.
 
     many: with symbolic extents. one: static, of the same function at those sizes.
     """
@@ -51,6 +67,7 @@ def _deepest(keys: "_Keys", other: set[int], value: str) -> TensorNode:
         if name not in needed:
             needed.add(name)
             from .importer import operands
+
             todo += operands(keys.graph.table[name].op)
     return next(n for n in keys.graph.nodes if n.name in needed and keys.key(n.name) not in other)
 
@@ -95,7 +112,11 @@ class _Keys:
             return self._added(op, zero) if isinstance(op, Map) and op.fn == "add" else None
         if isinstance(op, Iota) or isinstance(op, Fill) and op.value.value == 0:
             return zero
-        if isinstance(op, Map) and op.fn in ("mul", "identity") and any(isinstance(a, str) and self.found[a] == zero for a in op.args):
+        if (
+            isinstance(op, Map)
+            and op.fn in ("mul", "identity")
+            and any(isinstance(a, str) and self.found[a] == zero for a in op.args)
+        ):
             return zero
         return self._added(op, zero) if isinstance(op, Map) and op.fn == "add" else None
 
@@ -144,9 +165,18 @@ class _Keys:
         if isinstance(op, Contract):
             return self._contract(op)
         if isinstance(op, Permute):
-            return ("permute", self.found[op.arg], tuple(self._squeezed(self.shapes[op.arg], d) for d in op.order if self.shapes[op.arg][d] != 1))
+            return (
+                "permute",
+                self.found[op.arg],
+                tuple(self._squeezed(self.shapes[op.arg], d) for d in op.order if self.shapes[op.arg][d] != 1),
+            )
         if isinstance(op, (Reshape, Expand)):
-            return (type(op).__name__, self.found[op.arg], self._places(op.arg, len(shape)) if isinstance(op, Expand) else (), shape if isinstance(op, Expand) else ())
+            return (
+                type(op).__name__,
+                self.found[op.arg],
+                self._places(op.arg, len(shape)) if isinstance(op, Expand) else (),
+                shape if isinstance(op, Expand) else (),
+            )
         return self._indexed(op, shape)
 
     def _operand(self, a: Any, shape: tuple[Any, ...]) -> Any:
@@ -159,25 +189,47 @@ class _Keys:
 
     def _reduce(self, op: Reduce) -> Key:
         rank = max(len(self.shapes[a]) for a in op.args)
-        dims = tuple(d for d in op.dims if any(d - rank + len(self.shapes[a]) >= 0 and self.shapes[a][d - rank] != 1 for a in op.args))
+        dims = tuple(
+            d for d in op.dims if any(d - rank + len(self.shapes[a]) >= 0 and self.shapes[a][d - rank] != 1 for a in op.args)
+        )
         return ("reduce", op.monoid, tuple((self.found[a], self._places(a, rank)) for a in op.args), dims)
 
     def _contract(self, op: Contract) -> Key:
         names: dict[str, int] = {}
         words = [[names.setdefault(c, len(names)) for c, n in zip(w, self.shapes[a]) if n != 1] for w, a in zip(op.inputs, op.args)]
-        return ("contract", tuple(self.found[a] for a in op.args), tuple(map(tuple, words)),
-                tuple(names[c] for c in op.output if c in names))
+        return (
+            "contract",
+            tuple(self.found[a] for a in op.args),
+            tuple(map(tuple, words)),
+            tuple(names[c] for c in op.output if c in names),
+        )
 
     def _indexed(self, op: Any, shape: tuple[Any, ...]) -> Key:
         if isinstance(op, Slice):
             return ("slice", self.found[op.arg], self._squeezed(self.shapes[op.arg], op.dim), op.start, op.step)
         if isinstance(op, Gather):
-            return ("gather", self.found[op.arg], self._squeezed(self.shapes[op.arg], op.dim), self.found[op.index],
-                    op.where and self.found[op.where])
+            return (
+                "gather",
+                self.found[op.arg],
+                self._squeezed(self.shapes[op.arg], op.dim),
+                self.found[op.index],
+                op.where and self.found[op.where],
+            )
         if isinstance(op, Update):
-            return ("update", self.found[op.target], self.found[op.value], self._squeezed(self.shapes[op.target], op.dim),
-                    op.index and self.found[op.index], op.where and self.found[op.where])
+            return (
+                "update",
+                self.found[op.target],
+                self.found[op.value],
+                self._squeezed(self.shapes[op.target], op.dim),
+                op.index and self.found[op.index],
+                op.where and self.found[op.where],
+            )
         if isinstance(op, Join):
-            return ("join", tuple(self.found[p] for p in op.parts), self._squeezed(shape, op.dim), tuple(self.shapes[p][op.dim] for p in op.parts))
+            return (
+                "join",
+                tuple(self.found[p] for p in op.parts),
+                self._squeezed(shape, op.dim),
+                tuple(self.shapes[p][op.dim] for p in op.parts),
+            )
         assert isinstance(op, (Iota, Fill))
         return (type(op).__name__, repr(op.value.value) if isinstance(op, Fill) else "")

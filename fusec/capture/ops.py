@@ -1,4 +1,5 @@
 """All ops that can be imported: loads the files of the kinds, and answers for the whole registry."""
+
 from __future__ import annotations
 
 from . import activations, contractions, creation, indexing, pointwise, reductions, views

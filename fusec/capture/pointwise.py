@@ -1,8 +1,9 @@
 """Arithmetic, comparison and logic: one row each, and right here the scalar functions that the rows need beyond ir/scalar.py's.
 
-To add one: define its scalar function if there is none, then a row. Operands are promoted as eager does it; the result is computed in
-fp32 and rounded once to the dtype eager gives. Where torch on CPU and on CUDA round differently, this is what CUDA does.
+To add one: define its scalar function if there is none, then a row. Operands are promoted as eager does it; the result is computed
+in fp32 and rounded once to the dtype eager gives. Where torch on CPU and on CUDA round differently, this is what CUDA does.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from .builder import Builder, Value, lit
 from .promote import arithmetic, as_float, comparison, define_new, promote, unary
 from .registry import Result
 
-# ---- scalar functions -------------------------------------------------------------------------------------------------------------
+# ---- scalar functions ---------------------------------------------------------------------------------------------------------
 
 
 @define_new("add_scaled", "a + alpha b")
@@ -175,7 +176,7 @@ def _xlogy(x: Term, log_y: Term) -> Term:
     return f.select(f.ne(log_y, log_y), log_y, f.select(f.eq(x, 0.0), 0.0, x * log_y))
 
 
-# ---- rows -------------------------------------------------------------------------------------------------------------------------
+# ---- rows ---------------------------------------------------------------------------------------------------------------------
 
 
 for _fn in ("neg", "abs"):
@@ -203,11 +204,13 @@ for _fn in ("lt", "le", "gt", "ge", "eq", "ne"):
 
 def scaled(target: str, plain_fn: str, scaled_fn: str, *samples: str, swap: bool = False) -> None:
     """a ± alpha·b, with the operands exchanged for rsub."""
+
     def build(b: Builder, out: Result, x: Any, y: Any, alpha: Any = 1) -> Value:
         left, right = (promote(b, v, out.dtype) for v in ((y, x) if swap else (x, y)))
         if alpha == 1:
             return b.map(plain_fn, left, right, dtype=out.dtype)
         return b.map(scaled_fn, left, right, lit(alpha, out.dtype), dtype=out.dtype)
+
     registry.add(target, build, *samples)
 
 
@@ -271,7 +274,6 @@ def _nan_to_num_op(b: Builder, out: Result, x: Value, nan: Any = None, high: Any
 registry.add("nan_to_num.default", _nan_to_num_op, "n", "n, 1.0, 2.0, -2.0")
 
 
-
 def _xlogy_op(b: Builder, out: Result, x: Value, y: Value) -> Value:
     """The logarithm is rounded on its own, as eager has it."""
     return b.map("xlogy", promote(b, x, out.dtype), b.map("log", promote(b, y, out.dtype), dtype=out.dtype), dtype=out.dtype)
@@ -295,7 +297,9 @@ registry.add("pow.Tensor_Scalar", _power, "x, 2", "x, 3", "p, 0.5", "p, -0.5", "
 registry.add("pow.Tensor_Tensor", _power, "p, x", "x, i")
 registry.add("pow.Scalar", _power, "2, x", "0.3, x")
 for _fn, _fn_target in (("isnan", "n"), ("isinf", "n"), ("isfinite", "n")):
-    registry.add(f"{_fn}.default", (lambda fn: lambda b, out, x: b.map(fn, promote(b, x, as_float(x.dtype)), dtype="bool"))(_fn), _fn_target)
+    registry.add(
+        f"{_fn}.default", (lambda fn: lambda b, out, x: b.map(fn, promote(b, x, as_float(x.dtype)), dtype="bool"))(_fn), _fn_target
+    )
 
 
 def _logical(fn: str) -> Callable[..., Value]:
@@ -310,8 +314,10 @@ registry.add("logical_not.default", _logical("not"), "m", "i")
 
 def bitwise(fn: str, boolean: str, *names: str) -> None:
     """Rows for & | ^: logical for bools."""
+
     def build(b: Builder, out: Result, x: Any, y: Any) -> Value:
         return b.map(boolean if out.dtype == "bool" else fn, promote(b, x, out.dtype), promote(b, y, out.dtype), dtype=out.dtype)
+
     for name in names:
         registry.add(f"{name}.Tensor", build, "i, j", "m, m2")
         registry.add(f"{name}.Scalar", build, "i, 3")
@@ -328,5 +334,10 @@ def _not(b: Builder, out: Result, x: Value) -> Value:
 
 registry.add("bitwise_not.default", _not, "m", "i")
 for _fn, _names in (("shl", ("__lshift__", "bitwise_left_shift")), ("shr", ("__rshift__", "bitwise_right_shift"))):
-    arithmetic(_fn, (f"{_names[0]}.Tensor", "i, j"), (f"{_names[0]}.Scalar", "i, 1"), (f"{_names[1]}.Tensor", "i, j"),
-               (f"{_names[1]}.Tensor_Scalar", "i, 1"))
+    arithmetic(
+        _fn,
+        (f"{_names[0]}.Tensor", "i, j"),
+        (f"{_names[0]}.Scalar", "i, 1"),
+        (f"{_names[1]}.Tensor", "i, j"),
+        (f"{_names[1]}.Tensor_Scalar", "i, 1"),
+    )

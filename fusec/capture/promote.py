@@ -2,6 +2,7 @@
 
 A row maker takes the scalar function and the targets with their samples; what needs more than that is a builder of its own.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -65,13 +66,15 @@ def as_float(dtype: str) -> str:
     return dtype if dtype in FLOATS else "f32"
 
 
-# ---- row makers -------------------------------------------------------------------------------------------------------------------
+# ---- row makers ---------------------------------------------------------------------------------------------------------------
 
 
 def unary(fn: str, target: str = "", *samples: str, default: str = "x") -> None:
     """A row for a float function of one tensor."""
+
     def build(b: Builder, out: Result, x: Value) -> Value:
         return b.map(fn, promote(b, x, as_float(out.dtype)), dtype=out.dtype)
+
     registry.add(f"{target or fn}.default", build, *(samples or (default,)))
 
 
@@ -80,22 +83,26 @@ def arithmetic(fn: str, *rows: tuple[str, str], ints: str | None = "", exact: bo
 
     exact: numbers are rounded to that dtype first (eager does so for some ops, and takes them as fp32 for the others).
     """
+
     def build(b: Builder, out: Result, *args: Any) -> Value:
         name = fn if out.dtype in FLOATS or ints == "" else ints
         if name is None:
             raise b.unsupported(f"is not supported for {out.dtype}", "convert to a float dtype first")
         return b.map(name, *(promote(b, a, out.dtype, exact) for a in args), dtype=out.dtype)
+
     for target, sample in rows:
         registry.add(target, build, sample)
 
 
 def comparison(fn: str) -> None:
     """x < y in the operands' common dtype."""
+
     def build(b: Builder, out: Result, x: Any, y: Any) -> Value:
         common = common_dtype([x, y])
         left, right = promote(b, x, common, True), promote(b, y, common, True)
         if common == "bool":
             left, right = (b.cast(v, "i32") if isinstance(v, Value) else Lit(int(v.value)) for v in (left, right))
         return b.map(fn, left, right, dtype="bool")
+
     registry.add(f"{fn}.Tensor", build, "x, y", "i, j", "x, x", "x, i", "m, m2")
     registry.add(f"{fn}.Scalar", build, "x, 0.5", "i, 1", "x, 0.3")

@@ -2,6 +2,7 @@
 
 Eager computes a composite of narrow floats in fp32 and rounds once at the end; so do these: every step but the last is fp32.
 """
+
 from __future__ import annotations
 
 import math
@@ -87,7 +88,7 @@ def _any(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
     return b.reduce(monoid, [b.cast(x, "bool")], dims_of(dims, x.rank), "bool", keep)
 
 
-# ---- moments ----------------------------------------------------------------------------------------------------------------------
+# ---- moments ------------------------------------------------------------------------------------------------------------------
 
 
 def moments(b: Builder, x: Value, dims: Sequence[int], correction: float, keep: bool) -> tuple[Value, Value]:
@@ -95,12 +96,18 @@ def moments(b: Builder, x: Value, dims: Sequence[int], correction: float, keep: 
     n = count(x, dims)
     mean = divided(b, b.reduce("sum", [x], dims, "f32", True), n, "f32")
     square = b.map("square", b.map("sub", x, mean, dtype="f32"), dtype="f32")
-    less = plain(sympy.sympify(n) - int(correction)) if float(correction).is_integer() else float(n) - correction  # type: ignore[arg-type]
+    less = plain(sympy.sympify(n) - int(correction)) if float(correction).is_integer() else float(n) - correction
     return mean, divided(b, b.reduce("sum", [square], dims, "f32", keep), less, "f32")
 
 
-@op(var="x", var__dim=("x, [1]", "x, [1], False", "x, [-1], True, True"), var__correction=("x, [1]", "x, [1], correction=0"),
-    std="x", std__dim=("x, [1]", "x, [1], False"), std__correction="x, [1], correction=0")
+@op(
+    var="x",
+    var__dim=("x, [1]", "x, [1], False", "x, [-1], True, True"),
+    var__correction=("x, [1]", "x, [1], correction=0"),
+    std="x",
+    std__dim=("x, [1]", "x, [1], False"),
+    std__correction="x, [1], correction=0",
+)
 def _var(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
     if b.source.endswith(".correction"):
         dims, correction, keep = rest[0], 1 if rest[1] is None else rest[1], rest[2]
@@ -159,7 +166,7 @@ def _group_norm(b: Builder, out: Result, x: Value, groups: int, weight: Any, bia
     return _affine(b, normal, wide[0], wide[1], out.dtype)
 
 
-# ---- norms of vectors --------------------------------------------------------------------------------------------------------------
+# ---- norms of vectors ---------------------------------------------------------------------------------------------------------
 
 
 def vector_norm(b: Builder, x: Value, order: float, dims: Sequence[int], keep: bool, dtype: str) -> Value:
@@ -206,7 +213,7 @@ def _cosine_similarity(b: Builder, out: Result, x: Value, y: Value, dim: int, ep
     return b.reduce("sum", [b.map("mul", units[0], units[1], dtype=out.dtype)], [dim % rank], out.dtype)
 
 
-# ---- exponentials ------------------------------------------------------------------------------------------------------------------
+# ---- exponentials -------------------------------------------------------------------------------------------------------------
 
 
 @op(softmax__int=("x, -1", "x, 0", "h, -1, torch.float32", "s, 0"))
@@ -239,7 +246,9 @@ def _logsumexp(b: Builder, out: Result, x: Value, dims: Dims, keep: bool) -> Val
 def _cumsum(b: Builder, out: Result, x: Value, dim: int, dtype: Any) -> Value:
     n = x.shape[dim]
     if not isinstance(n, int) or n > 64:
-        raise b.unsupported(f"a running fold over a dim of {n}", "it is unrolled; at most 64 elements, of a size known at compile time")
+        raise b.unsupported(
+            f"a running fold over a dim of {n}", "it is unrolled; at most 64 elements, of a size known at compile time"
+        )
     fn, wide = ("mul" if b.source.startswith("aten.cumprod") else "add"), "f32" if out.dtype in FLOATS else out.dtype
     x = x if x.dtype in FLOATS else b.cast(x, wide)
     total, parts = None, []

@@ -5,6 +5,7 @@ filled in: Values for tensors, Python numbers, sympy expressions for sizes known
 tuple of Values for an op with several results. `samples` are arguments in words (see tests/capture): every row is tested against
 torch by them.
 """
+
 from __future__ import annotations
 
 import difflib
@@ -47,11 +48,15 @@ def add(target: str, build: Build, *samples: str) -> None:
 
 def op(**rows: str | tuple[str, ...]) -> Callable[[Build], Build]:
     """Decorator: targets by keyword with `__` for the dot of the overload (`sum__dim_IntList="x, [1]"`), each with its samples."""
+
     def record(build: Build) -> Build:
         for target, samples in rows.items():
             name, _, overload = target.rpartition("__")
-            add(f"{name}.{overload}" if name else f"{target}.default", build, *((samples,) if isinstance(samples, str) else samples))
+            add(
+                f"{name}.{overload}" if name else f"{target}.default", build, *((samples,) if isinstance(samples, str) else samples)
+            )
         return build
+
     return record
 
 
@@ -60,9 +65,30 @@ def supported() -> tuple[str, ...]:
     return tuple(sorted(OPS))
 
 
-def nearest(target: str, count: int = 3) -> list[str]:
-    """Supported ops with a similar name, without overloads."""
+def nearest(name: str, count: int = 3) -> list[str]:
+    """Supported ops with a similar name, without overloads: those that share a word of it, then those spelled alike."""
     names = sorted({t.split(".")[1] for t in OPS})
-    word = target.split(".")[1] if "." in target else target
-    inside = [n for n in names if len(n) > 2 and (n in word or word in n)]
-    return list(dict.fromkeys(inside + difflib.get_close_matches(word, names, count, 0.6)))[:count]
+    words = {w for w in name.split("_") if len(w) > 3}
+    return list(
+        dict.fromkeys([n for n in names if words & set(n.split("_"))] + difflib.get_close_matches(name, names, count, 0.75))
+    )[:count]
+
+
+REMEDIES = {
+    **dict.fromkeys(
+        ("sort", "argsort", "topk", "kthvalue", "median"),
+        "an order of values is not supported: choose before the step, pass indices",
+    ),
+    **dict.fromkeys(("argmax", "argmin"), "positions of extremes are not supported: amax and amin give the values"),
+    **dict.fromkeys(
+        ("randn", "rand", "randn_like", "rand_like", "bernoulli", "multinomial", "native_dropout", "dropout", "randint"),
+        "random numbers are not supported: pass them as an argument",
+    ),
+    **dict.fromkeys(
+        ("view_as_complex", "complex", "polar", "_conj", "view_as_real"), "complex numbers are not supported: use two real tensors"
+    ),
+    **dict.fromkeys(
+        ("nonzero", "masked_select", "unique", "bincount"), "a size that depends on values is not supported: use torch.where"
+    ),
+}
+"""What to do instead of ops that people do use."""

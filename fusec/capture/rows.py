@@ -1,9 +1,10 @@
 """Which dims are one axis, and which of those classes is the rows: by how the function uses them, never by their size.
 
 Works on the tensor graph of a static probe. Every dim is a list of atoms; operations unite the atoms of dims that must be equal.
-The rows' class is that of the outermost non-unit dim of the index values of paged gathers and updates; without one, of the outermost
-non-unit dim that all outputs share with some argument.
+The rows' class is that of the outermost non-unit dim of the index values of paged gathers and updates; without one, of the
+outermost non-unit dim that all outputs share with some argument.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -12,12 +13,25 @@ from dataclasses import dataclass, field
 from ..errors import CaptureError, Loc
 from ..ir.scalar import Lit
 from ..ir.tensor import (
-    Contract, Expand, Gather, Input, Iota, Join, Map, Permute, Reduce, Reshape, Slice, TensorGraph, TensorNode, Update,
+    Contract,
+    Expand,
+    Gather,
+    Input,
+    Iota,
+    Join,
+    Map,
+    Permute,
+    Reduce,
+    Reshape,
+    Slice,
+    TensorGraph,
+    TensorNode,
+    Update,
 )
 from .importer import operands
 
 Dims = list[list[int]]
-REMEDY = ("name the rows with dynamic_shapes={'argument': {dim: torch.export.Dim('rows')}}, one dim of them is enough")
+REMEDY = "name the rows with dynamic_shapes={'argument': {dim: torch.export.Dim('rows')}}, one dim of them is enough"
 
 
 @dataclass(slots=True)
@@ -179,7 +193,7 @@ def _indexed(c: Classes, node: TensorNode, op: Gather | Update, own: Dims) -> No
     index = c.dims[op.index]
     part = own if isinstance(op, Gather) else c.dims[op.value]
     rest = [d for i, d in enumerate(c.dims[source]) if i != op.dim]
-    _each(c, rest[:op.dim] + index + rest[op.dim:], part)
+    _each(c, rest[: op.dim] + index + rest[op.dim :], part)
     c.picked.append((source, op.dim))
     _pair(c, op.index, c.dims[source][op.dim])
     if op.index in c.given:
@@ -190,7 +204,7 @@ def _pair(c: Classes, index: str, dim: list[int]) -> None:
     """An index into merged dims that counts along one of them (arange · stride + …) shares that dim's class."""
     table = c.graph.table
     leaves = c.atoms.leaves(dim)
-    strides = {leaf: _product(c.atoms.extents[x] for x in leaves[i + 1:]) for i, leaf in enumerate(leaves)}
+    strides = {leaf: _product(c.atoms.extents[x] for x in leaves[i + 1 :]) for i, leaf in enumerate(leaves)}
     for value, factor in _terms(table, index, 1):
         for leaf, stride in strides.items():
             if factor == stride and [c.atoms.extents[a] for a in c.dims[value][0]] == [c.atoms.extents[leaf]]:
@@ -218,7 +232,7 @@ def _terms(table: dict[str, TensorNode], value: str, factor: int) -> list[tuple[
     return []
 
 
-# ---- the rows' class ---------------------------------------------------------------------------------------------------------------
+# ---- the rows' class ----------------------------------------------------------------------------------------------------------
 
 
 def choose(c: Classes, loc: Loc) -> int | None:
@@ -248,7 +262,9 @@ def _members(c: Classes, root: int) -> str:
 
 
 def _fresh(c: Classes) -> list[str]:
-    return [o for o in c.graph.outputs if o[0] not in "=!"]
+    """The values returned, an argument that is returned unwritten among them."""
+    written = {a for a, _ in c.graph.mutations}
+    return [o.lstrip("=") for o in c.graph.outputs if o[0] != "!" and o[1:] not in written]
 
 
 def _refuse_single(c: Classes, loc: Loc) -> None:
@@ -256,9 +272,12 @@ def _refuse_single(c: Classes, loc: Loc) -> None:
     for index, node in c.paged:
         if len(c.graph.table[index].shape) > 0:
             names = ", ".join(sorted(_arguments_of(c, index))) or index
-            raise CaptureError(f"argument {names}: expected an example of two rows or more, found shape "
-                               f"{list(c.graph.table[index].shape)}", node.loc or loc, "a one-row example does not tell rows from constants: "
-                               "capture with at least two rows, the kernel then takes any number")
+            raise CaptureError(
+                f"argument {names}: expected an example of two rows or more, found shape {list(c.graph.table[index].shape)}",
+                node.loc or loc,
+                "a one-row example does not tell rows from constants: "
+                "capture with at least two rows, the kernel then takes any number",
+            )
 
 
 def _arguments_of(c: Classes, value: str) -> set[str]:
@@ -283,15 +302,15 @@ def _shared_by_outputs(c: Classes, loc: Loc) -> list[int]:
 
 
 def _refuse_unit(c: Classes, root: int, results: Sequence[str], loc: Loc) -> None:
-    """One row in the example: arguments and outputs lead with a unit dim, and an argument without it has the candidate in front."""
+    """One row in the example, perhaps: all results lead with a unit dim, and so does an argument with the candidate behind it."""
     table = c.graph.table
-    carriers = [a for a in c.graph.arguments if any(root in c.leaves(a.name, d) for d in range(len(a.shape)))]
-    leading = [a for a in carriers if len(a.shape) > 1 and a.shape[0] == 1]
-    bare = [a for a in carriers if a.shape and root in c.leaves(a.name, 0)[:1]]
-    units = all(len(table[r].shape) > 1 and table[r].shape[0] == 1 for r in results)
-    if units and leading and bare:
-        raise CaptureError(f"argument {leading[0].name}: expected an example of two rows or more, found shape {list(leading[0].shape)}", loc,
-                           "capture with at least two rows; if the first dim is not the rows, " + REMEDY)
+    leading = [a for a in c.graph.arguments if len(a.shape) > 1 and a.shape[0] == 1 and root in c.all_of(a.name)]
+    if leading and all(len(table[r].shape) > 1 and table[r].shape[0] == 1 for r in results):
+        raise CaptureError(
+            f"argument {leading[0].name}: expected an example of two rows or more, found shape {list(leading[0].shape)}",
+            loc,
+            "capture with at least two rows; if the first dim is not the rows, " + REMEDY,
+        )
 
 
 def indexed_only(c: Classes, rows: int | None) -> list[int]:

@@ -3,6 +3,7 @@
 "tensor", "tuple", "list", "none" and "dict:key,key" are flat. Anything deeper is "nested:" and a template in which * stands for the
 next leaf. A leaf that is a constant is written `!` and its repr.
 """
+
 from __future__ import annotations
 
 import ast
@@ -32,8 +33,9 @@ def describe(tree: Any, is_tensor: Any, loc: Loc) -> str:
         return "none"
     if is_tensor(tree):
         return "tensor"
-    flat = isinstance(tree, (list, tuple, dict)) and not any(isinstance(x, (list, tuple, dict))
-                                                            for x in (tree.values() if isinstance(tree, dict) else tree))
+    flat = isinstance(tree, (list, tuple, dict)) and not any(
+        isinstance(x, (list, tuple, dict)) for x in (tree.values() if isinstance(tree, dict) else tree)
+    )
     if flat and isinstance(tree, dict) and all(isinstance(k, str) and "," not in k for k in tree):
         return "dict:" + ",".join(tree)
     if flat and not isinstance(tree, dict):

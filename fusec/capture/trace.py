@@ -3,6 +3,7 @@
 The examples' values are never looked at and their storage is never shared: capture sees fresh tensors without memory, of the same
 shapes and strides. Every failure of torch's becomes a CaptureError at the user's line.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -24,7 +25,7 @@ from torch.fx.traceback import preserve_node_meta
 from ..errors import CaptureError, FusecError, Loc, UnsupportedOp
 from . import bind, structure
 from .locate import Locate, of_function, of_traceback
-from .registry import nearest
+from .registry import REMEDIES, nearest
 
 _capturing: contextvars.ContextVar[bool] = contextvars.ContextVar("fusec_capturing", default=False)
 
@@ -80,13 +81,15 @@ def _entry(fn: Callable[..., Any], call: bind.Call, loc: Loc) -> tuple[torch.nn.
         flat = structure.leaves(result) if result is not None else []
         by_id = {id(t): name for name, t in tensors.items()}
         tensor_leaves = [(i, x) for i, x in enumerate(flat) if isinstance(x, torch.Tensor)]
-        noted["return"] = _Return({k: by_id[id(x)] for k, (_, x) in enumerate(tensor_leaves) if id(x) in by_id},
-                                  {i: x for i, x in enumerate(flat) if not isinstance(x, torch.Tensor)},
-                                  structure.describe(result, lambda x: isinstance(x, torch.Tensor), loc))
+        noted["return"] = _Return(
+            {k: by_id[id(x)] for k, (_, x) in enumerate(tensor_leaves) if id(x) in by_id},
+            {i: x for i, x in enumerate(flat) if not isinstance(x, torch.Tensor)},
+            structure.describe(result, lambda x: isinstance(x, torch.Tensor), loc),
+        )
         return tuple(x for _, x in tensor_leaves)
 
     positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    forward.__signature__ = inspect.Signature([inspect.Parameter(n, positional) for n in ("self", *call.tensors)])  # type: ignore[attr-defined]
+    forward.__signature__ = inspect.Signature([inspect.Parameter(n, positional) for n in ("self", *call.tensors)])
     module = type("Step", (torch.nn.Module,), {"forward": forward})()
     noted["code"] = forward.__code__
     return module, noted
@@ -95,8 +98,16 @@ def _entry(fn: Callable[..., Any], call: bind.Call, loc: Loc) -> tuple[torch.nn.
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """torch.export explains failures on stderr and warns about its own internals; our errors say what is needed."""
-    loggers = [logging.getLogger(n) for n in ("torch.fx.experimental.symbolic_shapes", "torch._export", "torch.export", "torch._dynamo",
-                                                     "torch._subclasses.fake_tensor")]
+    loggers = [
+        logging.getLogger(n)
+        for n in (
+            "torch.fx.experimental.symbolic_shapes",
+            "torch._export",
+            "torch.export",
+            "torch._dynamo",
+            "torch._subclasses.fake_tensor",
+        )
+    ]
     levels = [x.level for x in loggers]
     try:
         for x in loggers:
@@ -109,7 +120,9 @@ def _quiet() -> Iterator[None]:
             x.setLevel(level)
 
 
-def trace(fn: Callable[..., Any], call: bind.Call, examples: Mapping[str, Like], dynamic: Mapping[str, Mapping[int, Any]]) -> Program:
+def trace(
+    fn: Callable[..., Any], call: bind.Call, examples: Mapping[str, Like], dynamic: Mapping[str, Mapping[int, Any]]
+) -> Program:
     """Capture fn on tensors like `examples`; `dynamic` gives a torch.export Dim for (argument, dim).
 
     Raises CaptureError or UnsupportedOp, with the user's location where torch's exception has one.
@@ -121,7 +134,13 @@ def trace(fn: Callable[..., Any], call: bind.Call, examples: Mapping[str, Like],
     spec = {n: dict(dynamic.get(n, {})) or None for n in examples} if dynamic else None
     token = _capturing.set(True)
     try:
-        with _quiet(), torch.inference_mode(False), torch.no_grad(), preserve_node_meta(), contextlib.redirect_stderr(io.StringIO()):
+        with (
+            _quiet(),
+            torch.inference_mode(False),
+            torch.no_grad(),
+            preserve_node_meta(),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
             exported = torch.export.export(module, (), fakes, strict=False, dynamic_shapes=spec).run_decompositions({})
     except FusecError:
         raise
@@ -141,15 +160,25 @@ def _explain(error: BaseException, at: Loc, function: Loc) -> FusecError:
     text = str(error).strip()
     where = at if at.frames else function
     if any(isinstance(e, GuardOnDataDependentSymNode) for e in _causes(error)) or "data-dependent" in text:
-        return CaptureError("control flow or a size depends on the values of a tensor, which are known on the device only", where,
-                            "select with torch.where, or branch on a Python value or a shape")
+        return CaptureError(
+            "control flow or a size depends on the values of a tensor, which are known on the device only",
+            where,
+            "select with torch.where, or branch on a Python value or a shape",
+        )
     if "Constraints violated" in text or "marked" in text and "dynamic" in text or "specialized" in text:
-        return CaptureError("the function fixes the size of a dim that must be free: " + _constraint(text), where,
-                            "compare no size that follows the rows with a constant, or make the dim static with dynamic_shapes")
+        return CaptureError(
+            "the function fixes the size of a dim that must be free: " + _constraint(text),
+            where,
+            "compare no size that follows the rows with a constant, or make the dim static with dynamic_shapes",
+        )
+    if "is mutated in the forward" in text:
+        return CaptureError("the function writes to a tensor that is not an argument", where, "pass it as an argument")
     unsupported = re.search(r"aten[.:]+(\w+)", text)
     if isinstance(error, NotImplementedError) and unsupported:
         return UnsupportedOp(f"aten.{unsupported.group(1)}: {first(text)}", where, alternatives(unsupported.group(1)))
-    return CaptureError(f"{type(error).__name__}: {first(text)}", where, "run the function on the example in eager mode: it must run there first")
+    return CaptureError(
+        f"{type(error).__name__}: {first(text)}", where, "run the function on the example in eager mode: it must run there first"
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -164,12 +193,22 @@ def first(text: str) -> str:
 
 
 def _constraint(text: str) -> str:
-    lines = [line.strip("- ").strip() for line in text.splitlines()]
-    said = [x for x in lines if x.startswith(("You marked", "Not all values", "The values of", "Specializations unexpectedly"))]
-    return said[0] if said else first(text)
+    """Which dim, and to what: from torch's account of the guards that it had to take."""
+    fixed = re.search(r"You marked (.+?) as dynamic but your code specialized it to be a constant \((\d+)\)", text)
+    if fixed:
+        return f"{fixed.group(1)} is fixed to {fixed.group(2)}"
+    guard = re.search(r"Not all values of (\w+) = .*? satisfy the generated guard (.+?)\.?$", text, re.MULTILINE)
+    return f"{guard.group(1)} must satisfy {guard.group(2)}" if guard else first(text)
 
 
 def alternatives(target: str) -> str:
     """A hint that names supported ops with a similar name."""
-    near = nearest(target if "." in target else f"aten.{target}.default")
-    return f"supported ops of similar name: {', '.join(near)}" if near else "write it with supported ops (fusec.capture.ops.supported())"
+    name = target.split(".")[1] if "." in target else target
+    if name in REMEDIES:
+        return REMEDIES[name]
+    near = nearest(name)
+    return (
+        f"supported ops of similar name: {', '.join(near)}"
+        if near
+        else "write it with supported ops (fusec.capture.ops.supported())"
+    )

@@ -1,35 +1,68 @@
 """Views, joins and copies: ops that move no value but say where elements stand."""
+
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import sympy
 
-from ..ir.reference import SHORT_DTYPE
-from ..ir.scalar import Lit
-from .builder import Builder, Extent, Value, broadcast, dims_of, plain
+from .builder import Builder, Extent, Value, broadcast, plain
 from .contractions import padded, windows
 from .registry import Result, op
 
 FAR = 1 << 62
 
 
-@op(clone="x", detach="x", alias="x", contiguous="x", lift_fresh_copy="x", lift="x", view_as="x, y", expand_as="x[:1], y", reshape_as="x, y",
-    view=("x, [4, 3]", "x, [-1]"), _unsafe_view="x, [12]", reshape="x, [2, 6]", flatten__using_ints="x", unflatten__int="x, 1, [2, 2]",
-    ravel="x", squeeze="x[:1]", squeeze__dim="x[:1], 0", squeeze__dims="x[:1, :, None], [0, 2]", unsqueeze="x, 1", expand="x[:1], [2, 3, 4]",
-    broadcast_to="x[:1], [2, 3, 4]", _reshape_alias="x, [12], [1]", atleast_1d="x", atleast_2d="x[0]", atleast_3d="x[None]")
+@op(
+    clone="x",
+    detach="x",
+    alias="x",
+    contiguous="x",
+    lift_fresh_copy="x",
+    lift="x",
+    view_as="x, y",
+    expand_as="x[:1], y",
+    reshape_as="x, y",
+    view=("x, [4, 3]", "x, [-1]"),
+    _unsafe_view="x, [12]",
+    reshape="x, [2, 6]",
+    flatten__using_ints="x",
+    unflatten__int="x, 1, [2, 2]",
+    ravel="x",
+    squeeze="x[:1]",
+    squeeze__dim="x[:1], 0",
+    squeeze__dims="x[:1, :, None], [0, 2]",
+    unsqueeze="x, 1",
+    expand="x[:1], [2, 3, 4]",
+    broadcast_to="x[:1], [2, 3, 4]",
+    _reshape_alias="x, [12], [1]",
+    atleast_1d="x",
+    atleast_2d="x[0]",
+    atleast_3d="x[None]",
+)
 def _same_elements(b: Builder, out: Result, x: Value, *_: Any) -> Value:
     """The result's shape says all: equal counts reshape, larger ones repeat."""
     grows = len(out.shape) >= x.rank and b.source.split(".")[1] in ("expand", "expand_as", "broadcast_to")
     return b.expand(x, out.shape) if grows else b.reshape(x, out.shape)
 
 
-@op(_to_copy=("x, dtype=torch.bfloat16", "x, dtype=torch.float16", "i, dtype=torch.float32", "m, dtype=torch.float32", "x * 3, dtype=torch.int32",
-              "x, dtype=torch.bool", "x, dtype=torch.float8_e4m3fn"),
-    to__dtype="x, torch.bfloat16", to__dtype_layout="x, dtype=torch.bfloat16", to__other="x, h", type_as="x, h",
-    _autocast_to_reduced_precision="x, False, True, torch.bfloat16, torch.bfloat16")
+@op(
+    _to_copy=(
+        "x, dtype=torch.bfloat16",
+        "x, dtype=torch.float16",
+        "i, dtype=torch.float32",
+        "m, dtype=torch.float32",
+        "x * 3, dtype=torch.int32",
+        "x, dtype=torch.bool",
+        "x, dtype=torch.float8_e4m3fn",
+    ),
+    to__dtype="x, torch.bfloat16",
+    to__dtype_layout="x, dtype=torch.bfloat16",
+    to__other="x, h",
+    type_as="x, h",
+    _autocast_to_reduced_precision="x, False, True, torch.bfloat16, torch.bfloat16",
+)
 def _cast(b: Builder, out: Result, x: Value, *_: Any) -> Value:
     return b.cast(x, out.dtype)
 
@@ -60,7 +93,7 @@ def _movedim(b: Builder, out: Result, x: Value, source: Any, target: Any) -> Val
     return b.permute(x, [src[dst.index(i)] if i in dst else next(rest) for i in range(x.rank)])
 
 
-# ---- ranges ------------------------------------------------------------------------------------------------------------------------
+# ---- ranges -------------------------------------------------------------------------------------------------------------------
 
 
 def _bound(value: Any, size: Extent, default: Any) -> Any:
@@ -139,7 +172,7 @@ def _split_sizes(b: Builder, out: Result, x: Value, sizes: list[Any], dim: int) 
 @op(chunk="x, 2, 1; 1")
 def _chunk(b: Builder, out: Result, x: Value, chunks: int, dim: int) -> tuple[Value, ...]:
     n = x.shape[dim]
-    return _split(b, out, x, -(-n // chunks) if isinstance(n, int) else n, dim)  # type: ignore[arg-type]
+    return _split(b, out, x, -(-n // chunks) if isinstance(n, int) else n, dim)
 
 
 @op(unbind__int=("x, 1; 2", "x, 0; 1"))
@@ -150,7 +183,7 @@ def _unbind(b: Builder, out: Result, x: Value, dim: int) -> tuple[Value, ...]:
     return tuple(b.select(x, dim, i) for i in range(n))
 
 
-# ---- joins -------------------------------------------------------------------------------------------------------------------------
+# ---- joins --------------------------------------------------------------------------------------------------------------------
 
 
 @op(cat=("[x, y], 0", "[x, x[:, :1]], -1", "[x, h], 1"), concat="[x, y], 1", concatenate="[x, y], 1")
@@ -206,7 +239,7 @@ def _repeat(b: Builder, out: Result, x: Value, times: list[int]) -> Value:
 def _repeat_interleave(b: Builder, out: Result, x: Value, times: int, dim: int | None, size: Any) -> Value:
     x = b.reshape(x, (plain(sympy.prod([sympy.sympify(n) for n in x.shape])),)) if dim is None else x
     d = (dim or 0) % x.rank
-    spread = b.expand(b.unsqueeze(x, d + 1), x.shape[:d + 1] + (times,) + x.shape[d + 1:])
+    spread = b.expand(b.unsqueeze(x, d + 1), x.shape[: d + 1] + (times,) + x.shape[d + 1 :])
     return b.reshape(spread, out.shape)
 
 
@@ -254,7 +287,7 @@ def _pad(b: Builder, out: Result, x: Value, pads: list[int], *rest: Any) -> Valu
     return x
 
 
-# ---- writes into a part ------------------------------------------------------------------------------------------------------------
+# ---- writes into a part -------------------------------------------------------------------------------------------------------
 
 
 @op(select_scatter=("x, y[:, 0], 1, 2", "x, y[0], 0, -1"))
@@ -274,14 +307,20 @@ def _slice_scatter(b: Builder, out: Result, x: Value, value: Value, dim: int, st
         return b.update(x, value)
     if step == 1:
         return replaced(b, x, value, dim, first, length)
-    parts = [b.slice(value, dim, (i - first) // step, 1) if i >= first and (i - first) % step == 0 and (i - first) // step < length  # type: ignore[operator]
-             else b.slice(x, dim, i, 1) for i in range(_static(b, x.shape[dim]))]
+    parts = [
+        b.slice(value, dim, (i - first) // step, 1)
+        if i >= first and (i - first) % step == 0 and (i - first) // step < length
+        else b.slice(x, dim, i, 1)
+        for i in range(_static(b, x.shape[dim]))
+    ]
     return b.join(parts, dim)
 
 
 def _static(b: Builder, n: Extent) -> int:
     if not isinstance(n, int) or n > 64:
-        raise b.unsupported(f"every other element of a dim of {n} is replaced", "at most 64 elements, of a size known at compile time")
+        raise b.unsupported(
+            f"every other element of a dim of {n} is replaced", "at most 64 elements, of a size known at compile time"
+        )
     return n
 
 

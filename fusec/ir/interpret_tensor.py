@@ -2,6 +2,7 @@
 
 Values are in register form (reference.py) until they are returned or written back.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,23 @@ from torch import Tensor
 from . import reference
 from .scalar import Lit
 from .tensor import (
-    Contract, Expand, Fill, Gather, Input, Iota, Join, Map, Operand, Permute, Reduce, Reshape, Size, Slice, TensorGraph, TensorNode, Update,
+    Contract,
+    Expand,
+    Fill,
+    Gather,
+    Input,
+    Iota,
+    Join,
+    Map,
+    Operand,
+    Permute,
+    Reduce,
+    Reshape,
+    Size,
+    Slice,
+    TensorGraph,
+    TensorNode,
+    Update,
 )
 
 Values = dict[str, Tensor]
@@ -35,8 +52,9 @@ def run_tensor(graph: TensorGraph, arguments: Mapping[str, Tensor], precision: s
     return tuple(arguments[o[1:]] if o[0] == "=" else fresh[o] for o in graph.outputs if o[0] != "!")
 
 
-def evaluate(graph: TensorGraph, arguments: Mapping[str, Tensor],
-             precision: str = "f32") -> tuple[Values, dict[str, tuple[int, ...]]]:
+def evaluate(
+    graph: TensorGraph, arguments: Mapping[str, Tensor], precision: str = "f32"
+) -> tuple[Values, dict[str, tuple[int, ...]]]:
     """(every value in register form, its shape); nothing of the caller's is written."""
     sizes = _sizes(graph, arguments)
     values: Values = {}
@@ -121,7 +139,7 @@ def _gather(op: Gather, values: Values) -> Tensor:
     x, index = values[op.arg], values[op.index].long()
     where = values[op.where] if op.where is not None else None
     picked = x.index_select(op.dim, (index if where is None else torch.where(where, index, 0)).reshape(-1))
-    out = picked.reshape(x.shape[:op.dim] + index.shape + x.shape[op.dim + 1:])
+    out = picked.reshape(x.shape[: op.dim] + index.shape + x.shape[op.dim + 1 :])
     if where is None:
         return out
     live = where.reshape((1,) * op.dim + tuple(index.shape) + (1,) * (x.dim() - op.dim - 1))
@@ -134,8 +152,8 @@ def _update(op: Update, values: Values) -> Tensor:
         full = value.to(target.dtype).expand(target.shape)
         return full.clone() if op.where is None else torch.where(values[op.where], full, target)
     index = values[op.index].long()
-    part = target.shape[:op.dim] + index.shape + target.shape[op.dim + 1:]
-    flat = value.to(target.dtype).expand(part).reshape(target.shape[:op.dim] + (-1,) + target.shape[op.dim + 1:])
+    part = target.shape[: op.dim] + index.shape + target.shape[op.dim + 1 :]
+    flat = value.to(target.dtype).expand(part).reshape(target.shape[: op.dim] + (-1,) + target.shape[op.dim + 1 :])
     rows = index.reshape(-1)
     if op.where is not None:
         live = values[op.where].expand(index.shape).reshape(-1).nonzero().reshape(-1)

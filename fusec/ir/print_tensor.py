@@ -1,9 +1,27 @@
 """A tensor graph as stable text: one line a value, with its shape, dtype and the place it comes from."""
+
 from __future__ import annotations
 
 from .scalar import Lit
 from .tensor import (
-    Argument, Contract, Expand, Fill, Gather, Input, Iota, Join, Map, Operand, Permute, Reduce, Reshape, Size, Slice, TensorGraph, TensorOp, Update,
+    Argument,
+    Contract,
+    Expand,
+    Fill,
+    Gather,
+    Input,
+    Iota,
+    Join,
+    Map,
+    Operand,
+    Permute,
+    Reduce,
+    Reshape,
+    Size,
+    Slice,
+    TensorGraph,
+    TensorOp,
+    Update,
 )
 
 

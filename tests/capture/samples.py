@@ -1,8 +1,10 @@
 """Sample arguments of registry rows, in words: variables by name, `; n` at the end for the n-th of several results.
 
 x y: normal; p: positive; n: with NaN and infinities; h: bf16; s: one number (all float, in the dtype under test, h excepted);
-i j: small integers; d: positive ones; k: a permutation of 0, 1, 2; m m2: bools. All are [3, 4] but k [3], s [], c [2, 4, 6] and taps [8, 4, 3].
+i j: small integers; d: positive ones; k: a permutation of 0, 1, 2; m m2: bools. All are [3, 4] but k [3], s [], c [2, 4, 6] and
+taps [8, 4, 3].
 """
+
 import ast
 
 import torch
@@ -20,11 +22,26 @@ def variables(dtype: torch.dtype) -> dict[str, torch.Tensor]:
     normal = lambda *shape: torch.randn(*shape, generator=g)  # noqa: E731
     n = normal(3, 4)
     n[0, 1], n[1, 2], n[2, 0] = float("nan"), float("inf"), float("-inf")
-    floats = dict(x=normal(3, 4), y=normal(3, 4), p=normal(3, 4).abs() + 0.1, n=n, s=torch.tensor(0.7), c=normal(2, 4, 6),
-                  taps=normal(8, 4, 3))
+    floats = dict(
+        x=normal(3, 4),
+        y=normal(3, 4),
+        p=normal(3, 4).abs() + 0.1,
+        n=n,
+        s=torch.tensor(0.7),
+        c=normal(2, 4, 6),
+        taps=normal(8, 4, 3),
+    )
     ints = torch.randint(0, 7, (3, 4), generator=g), torch.randint(0, 7, (3, 4), generator=g)
-    return {**{k: v.to(dtype) for k, v in floats.items()}, "h": normal(3, 4).bfloat16(), "i": ints[0], "j": ints[1], "d": ints[1] % 4 + 1,
-            "k": torch.tensor([2, 0, 1]), "m": normal(3, 4) > 0, "m2": normal(3, 4) > 0}
+    return {
+        **{k: v.to(dtype) for k, v in floats.items()},
+        "h": normal(3, 4).bfloat16(),
+        "i": ints[0],
+        "j": ints[1],
+        "d": ints[1] % 4 + 1,
+        "k": torch.tensor([2, 0, 1]),
+        "m": normal(3, 4) > 0,
+        "m2": normal(3, 4) > 0,
+    }
 
 
 def function(target: str, sample: str):
@@ -48,8 +65,11 @@ def captured(samples, dtype):
     fns = [function(t, s) for t, s in samples]
     used = sorted({n for _, names in fns for n in names})
     scope = {"fns": fns}
-    step = eval(f"lambda {', '.join(used)}: [fn(*[locals_[n] for n in names]) for locals_ in [dict({', '.join(f'{n}={n}' for n in used)})]"
-                " for fn, names in fns]", scope)
+    step = eval(
+        f"lambda {', '.join(used)}: [fn(*[locals_[n] for n in names]) for locals_ in [dict({', '.join(f'{n}={n}' for n in used)})]"
+        " for fn, names in fns]",
+        scope,
+    )
     example = {n: given[n] for n in used}
     torch.manual_seed(3)
     graph = static_graph(step, example)
