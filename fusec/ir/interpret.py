@@ -168,7 +168,7 @@ class _Run:
         if live is not None and not source.numel():
             value = torch.zeros(shape, dtype=source.dtype)
         else:
-            value = source[tuple(i.expand(shape) for i in index)] if index else source.expand(shape)
+            value = source[tuple(i.expand(shape) for i in index)].clone() if index else source.expand(shape).clone()
         value = value.view(self.tensors[op.tensor].dtype) if value.dtype != self.tensors[op.tensor].dtype else value
         value = reference.to_register(value, self.precision)
         return value if live is None else torch.where(live, value, torch.zeros((), dtype=value.dtype))

@@ -110,11 +110,11 @@ class Emitter:
             if value.root not in self.emitted:
                 self.value(root)
             return g.Ref(self.emitted[value.root])
-        bind = []
+        bind, have = [], set(self.nodes_axes(self.emitted[value.root]))
         for axis, leaf in ((self.axis(leaf), leaf) for a in root.axes for leaf in self.model.atoms.leaves(a)):
             where = self.follow(leaf, hops, loc)
             assert isinstance(where, g.Index)
-            if where != g.Index(axis.name):
+            if axis in have and where != g.Index(axis.name):
                 bind.append((axis.name, where))
         return g.Ref(self.emitted[value.root], tuple(bind))
 
