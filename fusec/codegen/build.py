@@ -22,7 +22,7 @@ from typing import Any
 from ..errors import BuildError, InternalError
 from ..ir.kernel import KernelSpec, Parameter
 from ..target import parse
-from .resources import resources
+from .resources import resources, used_stack
 from .spell import TYPES
 from .toolchain import INSTALL, check_toolchain
 
@@ -47,7 +47,7 @@ class BuildResult:
     seconds: float
 
 
-def build(source: str, spec: KernelSpec, arch: str, name: str, disassemble: bool = True) -> BuildResult:
+def build(source: str, spec: KernelSpec, arch: str, name: str, disassemble: bool = False) -> BuildResult:
     """Compile an emitted file for `arch` and export its `launch` under `name`, which must be unique among the objects of a process.
 
     Raises BuildError where the compiler is missing, does not fit, or refuses the file; TargetError for an unknown arch.
@@ -60,24 +60,29 @@ def build(source: str, spec: KernelSpec, arch: str, name: str, disassemble: bool
     with tempfile.TemporaryDirectory(prefix="fusec_") as folder:
         log = Path(folder, "log")
         try:
-            with _printed_to(log):
-                compiled = _compile(source, spec, arch, folder)
-                target = Path(folder, "kernel.o")
-                compiled.export_to_c(object_file_path=str(target), function_name=name)
+            compiled = _compile(source, spec, arch, folder, log)
+        except Exception:
+            compiled = None
+        try:
+            if compiled is None or used_stack(compiled.__cubin__):  # Once more with locations: they cost half of the time.
+                compiled = _compile(source, spec, arch, folder, log, remarks=True)
+            target = Path(folder, "kernel.o")
+            compiled.export_to_c(object_file_path=str(target), function_name=name)
         except Exception as error:
             raise _refused(error, source, spec, arch, log) from None
-        remarks = log.read_text(errors="replace")
-        found = resources(compiled.__cubin__, remarks, spec.smem.total, disassemble)
+        found = resources(compiled.__cubin__, log.read_text(errors="replace"), spec.smem.total, disassemble)
         return BuildResult(target.read_bytes(), compiled.__ptx__, compiled.__cubin__, asdict(found), time.perf_counter() - begin)
 
 
-def _compile(source: str, spec: KernelSpec, arch: str, folder: str) -> Any:
+def _compile(source: str, spec: KernelSpec, arch: str, folder: str, log: Path, remarks: bool = False) -> Any:
+    """remarks: ptxas says how many bytes it spills, and diagnostics name the emitted line."""
     path = Path(folder, f"{spec.name}.py")
     path.write_text(source, encoding="utf-8")
     module = _imported(path)
     arguments = [*fake_tensors(spec.parameters), make_fake_stream(use_tvm_ffi_env_stream=True)]
-    options = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {folder} remarks{{ptx}}"
-    return cute.compile(module.launch, *arguments, options=options)
+    options = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {folder}" + (" remarks{ptx}" if remarks else "")
+    with _printed_to(log):
+        return cute.compile(module.launch, *arguments, options=options)
 
 
 def _imported(path: Path) -> ModuleType:

@@ -246,6 +246,6 @@ class Copies:
         helper = "load_one" if isinstance(s.target, Elem) else "store_one_e5m2" if dtype == "f8e5m2" else "store_one"
         self.uses.helpers.add(helper)
         if isinstance(s.target, Elem):
-            return f"{self.express.element(e)} = load_one({where})"
-        return f"store_one({self.express.value(e).text}, {where})"
+            return f"{self.express.element(e)} = {helper}({where})"
+        return f"{helper}({self.express.value(e).text}, {where})"
 

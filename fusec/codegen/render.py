@@ -150,10 +150,10 @@ class _File:
             lines.append(f"base = SmemAllocator().allocate(SMEM_BYTES, byte_alignment={ALIGNMENT})")
             pieces = [(self.scope.name("shared", b.name), f"shared(base, {b.offset}, {self.uses.type(b.dtype)}, {b.count})")
                       for b in self.spec.smem.buffers]
-            lines += [f"{', '.join(n for n, _ in some)} = {', '.join(p for _, p in some)}" for some in _batches(pieces, 2)]
+            lines += _together(pieces, 2, WIDTH - 4)
         views = [(self.scope.name("global", p.name), self.scope.name("tensor", p.name)) for p in self.spec.parameters]
         flat = [(view, f"flat({tensor})") for view, tensor in views if view in used]
-        return lines + [f"{', '.join(v for v, _ in some)} = {', '.join(f for _, f in some)}" for some in _batches(flat, 4)]
+        return lines + _together(flat, 4, WIDTH - 4)
 
     def _size(self, factor: int | str) -> str:
         if isinstance(factor, int):
@@ -208,8 +208,7 @@ class _File:
     def _on_one_line(self, assignments: list[str], depth: int) -> str:
         """Assignments as tuples of at most four."""
         pairs = [(name, value) for name, _, value in (a.partition(" = ") for a in assignments)]
-        lines = [f"{', '.join(n for n, _ in some)} = {', '.join(v for _, v in some)}" for some in _batches(pairs, 4)]
-        return self._nested("declare.j2", [], (), tuple(lines), depth)
+        return self._nested("declare.j2", [], (), tuple(_together(pairs, 4, WIDTH - 4 * depth)), depth)
 
     def statement(self, s: Statement, depth: int) -> str:
         """The text of a statement, indented; '' for one that needs none."""
@@ -328,8 +327,19 @@ def _doc(text: str) -> str:
     return "\n    ".join(textwrap.wrap(plain, WIDTH - 10))
 
 
-def _batches(pairs: list[tuple[str, str]], size: int) -> list[list[tuple[str, str]]]:
-    return [pairs[at:at + size] for at in range(0, len(pairs), size)]
+def _together(pairs: list[tuple[str, str]], most: int, width: int) -> list[str]:
+    """(name, value) pairs as assignments of tuples: at most `most` in a line, and as many as fit."""
+    lines: list[str] = []
+    batch: list[tuple[str, str]] = []
+    for pair in [*pairs, None]:
+        more = [*batch, pair] if pair is not None else batch
+        line = f"{', '.join(n for n, _ in more)} = {', '.join(v for _, v in more)}"
+        if batch and (pair is None or len(more) > most or len(line) > width):
+            lines.append(f"{', '.join(n for n, _ in batch)} = {', '.join(v for _, v in batch)}")
+            batch = []
+        if pair is not None:
+            batch = [*batch, pair]
+    return lines
 
 
 def _definition(name: str, parameters: list[str]) -> list[str]:

@@ -59,7 +59,7 @@ def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += size if form == 4 else 0
 
 
-def spilled(remarks: str) -> int:
+def spilled_bytes(remarks: str) -> int:
     """Bytes of spill stores and loads in ptxas' remarks, which wrap where they like."""
     flat = " ".join(remarks.split())
     return sum(int(a) + int(b) for a, b in re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", flat))
@@ -90,7 +90,12 @@ def opcodes(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(collections.Counter(found).items()))
 
 
-def resources(cubin: bytes, remarks: str, smem: int, disassemble: bool = True) -> Resources:
+def used_stack(cubin: bytes) -> bool:
+    """Whether any kernel of a cubin has a stack: it spills, or indexes a local array."""
+    return any(struct.unpack("<II", data)[1] for kind, data in attributes(sections(cubin)[".nv.info"]) if kind == STACK)
+
+
+def resources(cubin: bytes, remarks: str, smem: int, disassemble: bool = False) -> Resources:
     """The resources of the one kernel in a cubin; InternalError where it holds another number of kernels."""
     parts = sections(cubin)
     kernels = [name.removeprefix(".nv.info.") for name in parts if name.startswith(".nv.info.")]
@@ -101,6 +106,6 @@ def resources(cubin: bytes, remarks: str, smem: int, disassemble: bool = True) -
                for at, value in (struct.unpack("<II", data),)}
     mine = dict(attributes(parts[".nv.info." + kernels[0]]))
     threads = struct.unpack("<III", mine[THREADS])[0] if THREADS in mine else 0
-    return Resources(scalars[REGISTERS, kernels[0]], spilled(remarks), scalars.get((STACK, kernels[0]), 0), smem,
+    return Resources(scalars[REGISTERS, kernels[0]], spilled_bytes(remarks), scalars.get((STACK, kernels[0]), 0), smem,
                      mine.get(BARRIERS, b"\0")[0], threads, len(parts[".text." + kernels[0]]),
                      opcodes(sass(cubin)) if disassemble else ())

@@ -5,7 +5,7 @@ import torch
 
 from fusec.ir.kernel import (
     Apply, Assign, Barrier, Compute, Copy, Declare, Digit, Elem, For, Global, Guard, KernelSpec, LaneReduce, Launch, Less,
-    Let, Linear, Origin, Parameter, Round, Shared, Term)
+    Let, Linear, Origin, Parameter, Repeat, Round, Shared, Term)
 from fusec.ir.plan import Buffer, SmemPlan
 from fusec.ir.scalar import Lit
 
@@ -226,5 +226,61 @@ def delta_reference(t: dict[str, torch.Tensor]) -> None:
     t["output"].copy_(torch.einsum("bhvk,bhk->bhv", h, k))
 
 
+# ---- merging a run-time number of parts by their log-sum-exp: a loop that is not unrolled, narrow fragments, a ragged row
+
+WIDE = 500
+
+
+def merge(arch: str = "sm_90a") -> KernelSpec:
+    """64 threads with 8 of 500 channels each; a turn of the loop per part, masked per element at the ragged end."""
+    part = Linear((Term("row", 1, ("partial", 0)), Term("t", 1, ("partial", 1)))) + lin(thread=8, j=1)
+    inside = Less(lin(thread=8, j=1), WIDE)
+    body = (
+        Let("row", lin(block_x=1)),
+        Declare("count", (), "i32"), Copy(Global("counts", lin(row=1)), el("count")),
+        Declare("peak", (), "f32", float("-inf")), Declare("weight", (), "f32", 0.0), Declare("acc", (8,), "f32", 0.0),
+        Repeat("t", el("count"), (
+            Declare("score", (), "f32"), Declare("part", (8,), "bf16", 0.0),
+            Copy(Global("lse", Linear((Term("row", 1, ("lse", 0)), Term("t")))), el("score")),
+            Copy(Global("partial", part), el("part", "j"), (For("j", 8),), when=(inside,), origin=Origin(("merge+4",), "part t")),
+            Compute((), (
+                Assign(el("top"), ap("max", el("peak"), el("score"))),
+                Assign(el("shrink"), ap("select", ap("eq", el("peak"), float("-inf")), 0.0,
+                                        ap("exp", ap("sub", el("peak"), el("top"))))),
+                Assign(el("share"), ap("select", ap("eq", el("score"), float("-inf")), 0.0,
+                                       ap("exp", ap("sub", el("score"), el("top"))))),
+                Assign(el("weight"), ap("fma", el("weight"), el("shrink"), el("share"))), Assign(el("peak"), el("top")))),
+            Compute((For("j", 8),), (
+                Assign(el("acc", "j"), ap("fma", el("part", "j"), el("share"), ap("mul_rn", el("acc", "j"), el("shrink")))),)),
+        ), ("peak", "weight", "acc")),
+        Compute((For("j", 8),), (
+            Assign(el("acc", "j"), ap("select", ap("gt", el("weight"), 0.0), ap("div", el("acc", "j"), el("weight")), 0.0)),)),
+        Copy(el("acc", "j"), Global("output", lin(row=WIDE, thread=8, j=1)), (For("j", 8),), when=(inside,)),
+        Guard((Less(lin(thread=1), 1),), (
+            Compute((), (Assign(el("weight"), ap("add", ap("log", el("weight")), el("peak"))),)),
+            Copy(el("weight"), Global("merged", lin(row=1))),)),
+    )
+    return KernelSpec("merge", "parts merged by their log-sum-exp", arch, (
+        Parameter("partial", "bf16", ("rows", "parts", WIDE), (None, None, 1), 2, (1, 1, 1)),
+        Parameter("lse", "f32", ("rows", "parts"), (None, 1), 4), Parameter("counts", "i32", ("rows",), (1,), 4),
+        Parameter("output", "f32", ("rows", WIDE), (WIDE, 1), 4), Parameter("merged", "f32", ("rows",), (1,), 4),
+    ), Launch((("rows",), (), ()), 64), SmemPlan(), body)
+
+
+def merge_inputs(rows: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return {"partial": torch.randn(rows, 6, WIDE, generator=g).bfloat16(), "lse": torch.randn(rows, 6, generator=g) * 5,
+            "counts": (torch.arange(rows) % 7).int(), "output": torch.full((rows, WIDE), 777.0),
+            "merged": torch.full((rows,), 777.0)}
+
+
+def merge_reference(t: dict[str, torch.Tensor]) -> None:
+    live = torch.arange(6) < t["counts"][:, None]
+    lse = torch.where(live, t["lse"].double(), float("-inf"))
+    t["merged"].copy_(torch.logsumexp(lse, 1))
+    share = torch.where(live, torch.softmax(lse, 1), 0.0)
+    t["output"].copy_((share[:, :, None] * t["partial"].double()).sum(1))
+
+
 CASES = {"conv": (conv, conv_inputs, conv_reference), "norm": (norm, norm_inputs, norm_reference),
-         "delta": (delta, delta_inputs, delta_reference)}
+         "delta": (delta, delta_inputs, delta_reference), "merge": (merge, merge_inputs, merge_reference)}

@@ -32,6 +32,10 @@ def rows(kind: str) -> list[tuple[str, str]]:
     return [(fn, k) for fn, k in found if not (fn == "bitcast_f32" and kind == "i64")]
 
 
+def one_block(name: str, title: str, arch: str, parameters: list, body: list) -> KernelSpec:
+    return KernelSpec(name, title, arch, tuple(parameters), Launch(((1,), (), ()), THREADS), SmemPlan(), tuple(body))
+
+
 def functions(kind: str, arch: str = "sm_90a") -> KernelSpec:
     """out_K[i, thread] = the i-th function with a result of kind K, of operands of one kind."""
     names = OPERANDS[kind]
@@ -46,8 +50,7 @@ def functions(kind: str, arch: str = "sm_90a") -> KernelSpec:
         seen[result] = seen.get(result, 0) + 1
     parameters = [Parameter(f"in_{n}", kind, (THREADS,), (1,), BYTES[kind]) for n in names]
     parameters += [Parameter(f"out_{k}", k, (n, THREADS), (THREADS, 1), BYTES[k]) for k, n in seen.items()]
-    return KernelSpec(f"functions_{kind}", f"every function of {kind}", arch, tuple(parameters), Launch(((1,), (), ()), THREADS),
-                      SmemPlan(), tuple(body))
+    return one_block(f"functions_{kind}", f"every function of {kind}", arch, parameters, body)
 
 
 def function_inputs(kind: str, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -87,7 +90,7 @@ def dtypes(arch: str = "sm_90a") -> KernelSpec:
                      Copy(el(f"{dtype}_from", 0), Global(f"narrow_{dtype}", lin(thread=4)), width=4)]
             parameters += [Parameter(f"rounded_{dtype}", "f32", (THREADS * 4,), (1,), 16),
                            Parameter(f"narrow_{dtype}", dtype, (THREADS * 4,), (1,), 16)]
-    return KernelSpec("dtypes", "every element type", arch, tuple(parameters), Launch(((1,), (), ()), THREADS), SmemPlan(), tuple(body))
+    return one_block("dtypes", "every element type", arch, parameters, body)
 
 
 def dtype_inputs(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -120,7 +123,7 @@ def lanes(arch: str = "sm_90a") -> KernelSpec:
             parameters.append(Parameter(f"in_{kind}", kind, (THREADS,), (1,), BYTES[kind]))
             known.add(kind)
         parameters.append(Parameter(f"out_{name}", kind, (THREADS,), (1,), BYTES[kind]))
-    return KernelSpec("lanes", "every fold over lanes", arch, tuple(parameters), Launch(((1,), (), ()), THREADS), SmemPlan(), tuple(body))
+    return one_block("lanes", "every fold over lanes", arch, parameters, body)
 
 
 def lane_inputs(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -129,5 +132,6 @@ def lane_inputs(seed: int = 0) -> dict[str, torch.Tensor]:
             (torch.randn(THREADS, generator=g) * 9).to(TORCH_DTYPE[p.dtype]) for p in lanes().parameters}
 
 
-ZOO = {**{f"functions_{k}": (lambda arch="sm_90a", k=k: functions(k, arch), lambda seed=0, k=k: function_inputs(k, seed)) for k in OPERANDS},
+ZOO = {**{f"functions_{k}": (lambda arch="sm_90a", k=k: functions(k, arch), lambda seed=0, k=k: function_inputs(k, seed))
+          for k in OPERANDS},
        "dtypes": (dtypes, dtype_inputs), "lanes": (lanes, lane_inputs)}
