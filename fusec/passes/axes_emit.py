@@ -64,11 +64,10 @@ class Emitter:
         hop = hops[0]
         if hop.pick is not None and hop.pick.atom is not None and atoms.find(hop.pick.atom) == atoms.find(atom):
             return [(Picked(hop.pick, tuple(hops[1:]), None), 1)]
-        link = next((k for k in hop.links if k.whole == atom), None)
-        if link is not None and link.broken:
-            below = self.digits(link.part, hops[1:], loc) if len(hops) > 1 else self._steps(atoms.leaves(link.part), [], loc)
-            return below + [(g.Index(None, link.offset), 1)]
-        return self._steps(atoms.leaves(atom), hops, loc)
+        link = next((k for k in hop.links if atoms.find(k.whole) == atoms.find(atom)), None)
+        if link is None:  # Cut or merged by a view: follow its pieces.
+            return self._steps(atoms.leaves(atom), hops, loc)
+        return self.digits(link.part, hops[1:], loc) + [(g.Index(None, link.offset), 1)]
 
     def _steps(self, leaves: list[int], hops: list[Hop], loc: Loc) -> list[tuple[Coordinate, int]]:
         out: list[tuple[Coordinate, int]] = []
