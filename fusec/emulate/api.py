@@ -21,8 +21,9 @@ def emulate(kernel: Any, tensors: Mapping[str, torch.Tensor | Placed], *, arch: 
 
     kernel: the source text, or an object with `source`, `arch` and `spec` (a kernel of an artifact). tensors: by parameter name; a
     `Placed` has strides and a base of its own. parameters: what the entry promises of them (taken from the spec where there is one;
-    without them sizes and strides are run-time values and the alignment is that of the tensor). counting: sectors and bank conflicts.
-    lanes: threads that run at once. blocks: which of the grid to run, a range for each of its dims (None, or none given: all). replace: functions on fp32 arrays by name, in the place of the exact ones.
+    without them sizes and strides are run-time values and the alignment is that of the tensor). counting: sectors, bank conflicts.
+    lanes: threads that run at once. blocks: which of the grid to run, a range for each of its dims (None, or none given: all).
+    replace: functions on fp32 arrays by name, in the place of the exact ones.
     Raises EmulationError where the source leaves the subset or breaks a rule of the DSL.
     """
     source, found_arch, found_parameters = _parts(kernel)

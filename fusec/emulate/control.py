@@ -1,4 +1,4 @@
-"""What rewritten control flow calls: branches and loops over run-time values narrow the mask, assignments under them become selects."""
+"""What rewritten control flow calls: run-time branches and loops narrow the mask, assignments under them become selects."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -18,15 +18,15 @@ class Undefined:
         object.__setattr__(self, "_name", name)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
-        raise EmulationError(f"name '{object.__getattribute__(self, '_name')}' is not defined: it was first assigned under a run-time "
-                             "condition or loop")
+        name = object.__getattribute__(self, "_name")
+        raise EmulationError(f"name '{name}' is not defined: it was first assigned under a run-time condition or loop")
 
     def __getattribute__(self, name: str) -> Any:
         return self._refuse() if name not in ("_refuse", "_name") else object.__getattribute__(self, name)
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __getitem__ = __setitem__ = __call__ = __bool__ = _refuse
     __lt__ = __gt__ = __le__ = __ge__ = __truediv__ = __rtruediv__ = __neg__ = __index__ = _refuse
-    __eq__ = __ne__ = _refuse  # type: ignore[assignment]
+    __eq__ = __ne__ = _refuse
     __hash__ = None  # type: ignore[assignment]
 
 

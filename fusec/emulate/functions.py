@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .machine import WARP, current, thread_index
-from .numeric import Array, Boolean, EmulationError, Float32, Int32, Numeric, as_numeric, either, same_type
+from .numeric import Array, EmulationError, Float32, Int32, Numeric, as_numeric, common, convert, either
 from .numeric import select as select_value
 from .rounding import fma as fma_value
 from .tensors import Vector
@@ -121,10 +121,12 @@ def _pick(larger: bool) -> Callable[..., Any]:
             return max(*args) if larger else min(*args)
         out = args[0]
         for other in args[1:]:
-            x, y = same_type(out, other)
-            out = type(x).of((np.maximum if larger else np.minimum)(x.v, y.v), either(x.undef, y.undef))
+            x, y = as_numeric(out), as_numeric(other)
+            kind = common(type(x), type(y), True)
+            v = (np.maximum if larger else np.minimum)(convert(x.v, type(x), kind), convert(y.v, type(y), kind))
+            out = kind.of(v, either(x.undef, y.undef))
         return out
-    choose.__doc__ = f"The {'largest' if larger else 'smallest'} of values of one type; NaN propagates."
+    choose.__doc__ = f"The {'largest' if larger else 'smallest'} of values in their common type; NaN propagates."
     return choose
 
 
@@ -136,7 +138,7 @@ def select(condition: Any, yes: Any, no: Any) -> Any:
     return select_value(condition, yes, no)
 
 
-# ---- lanes ------------------------------------------------------------------------------------------------------------------------
+# ---- lanes ----------------------------------------------------------------------------------------------------------------------
 
 def lane_idx() -> Any:
     """The lane of the thread."""
@@ -207,6 +209,3 @@ def warp_reduction_sum(value: Any, *, threads_in_group: int = WARP) -> Any:
 def sync_threads() -> None:
     """The block's barrier."""
     current().sync_threads()
-
-
-__all__ = ["Boolean", "EXACT"]

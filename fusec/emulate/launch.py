@@ -55,7 +55,8 @@ class Launch:
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.fn, self.args = fn, args
 
-    def launch(self, *, grid: Any, block: Any, cluster: Any = None, smem: int | None = None, stream: Any = None, **options: Any) -> None:
+    def launch(self, *, grid: Any, block: Any, cluster: Any = None, smem: int | None = None, stream: Any = None,
+               **options: Any) -> None:
         """Run all blocks."""
         if cluster is not None and math.prod(cluster) != 1:
             raise EmulationError("clusters are outside of the subset")
@@ -88,7 +89,7 @@ class Run:
         self.blocks += len(numbers)
         step = max(1, self.lanes // threads)
         for first in range(0, len(numbers), step):
-            machine = Machine(self.log, grid, block, numbers[first:first + step], self.arch, self.counting)  # type: ignore[arg-type]
+            machine = Machine(self.log, grid, block, numbers[first:first + step], self.arch, self.counting)
             machine.launch_smem = smem
             for memory in self.memories:
                 memory.begin(machine)
@@ -107,8 +108,11 @@ class Run:
 
 def run_blocks(machine: Machine, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """One chunk, from the first statement to the last; what goes wrong inside names its line."""
-    def contraction() -> None:
-        machine.find("contraction", "a product and a sum: joined into one fma the result is another")
+    def contraction(differ: Array) -> None:
+        lanes = np.broadcast_to(differ.any(0) if differ.ndim > 2 else differ, machine.shape) & machine.active()
+        if lanes.any():
+            what = "a product and a sum, which joined into one fma give another result"
+            machine.find("contraction", f"{what} at {machine.where(lanes)}", int(lanes.sum()))
     numeric.contraction.append(contraction)
     try:
         with executing(machine):
@@ -130,7 +134,7 @@ def _line_of(error: BaseException) -> int:
     return 0
 
 
-# ---- the module -------------------------------------------------------------------------------------------------------------------
+# ---- the module -----------------------------------------------------------------------------------------------------------------
 
 class _Namespace(SimpleNamespace):
     """A module of the subset; a name it lacks is outside of it."""
@@ -173,8 +177,7 @@ def _builtins(root: Any) -> dict[str, Any]:
         for part in parts[1:]:
             found = getattr(found, part)
         return found if fromlist else root
-    names = {n: getattr(builtins, n) for n in BUILTINS if n not in ("True", "False", "None")}
-    return {**names, "__import__": load}
+    return {**{n: getattr(builtins, n) for n in BUILTINS}, "__import__": load}
 
 
 def load_module(source: str) -> dict[str, Any]:
@@ -187,14 +190,15 @@ def load_module(source: str) -> dict[str, Any]:
 
 def entry_of(source: str) -> ast.FunctionDef:
     """The function that launches: the last @cute.jit function with a `.launch(` in it."""
-    found = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)
-             and any(isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute) and c.func.attr == "launch" for c in ast.walk(n))]
+    def launches(n: ast.AST) -> bool:
+        return isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "launch"
+    found = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and any(map(launches, ast.walk(n)))]
     if not found:
         raise EmulationError("no function of the source launches a kernel")
     return found[-1]
 
 
-# ---- arguments --------------------------------------------------------------------------------------------------------------------
+# ---- arguments ------------------------------------------------------------------------------------------------------------------
 
 def argument(memory: GlobalMemory, parameter: Parameter | None, log: Log) -> Tensor:
     """A tensor argument as the kernel sees it: static sizes and strides as Python ints, the others as run-time values."""
@@ -215,7 +219,8 @@ def _check_fit(memory: GlobalMemory, p: Parameter, log: Log) -> None:
     for n, s, size, step in zip(p.shape, p.strides, memory.shape, memory.strides, strict=False):
         fits &= (not isinstance(n, int) or n == size) and (s is None or s == step or size <= 1)
     if not fits or memory.base % p.align:
-        raise EmulationError(f"argument {p.name}: {memory.dtype} {memory.shape} strides {memory.strides} at {memory.base:#x}; expected {p}")
+        found = f"{memory.dtype} {memory.shape} strides {memory.strides} at {memory.base:#x}"
+        raise EmulationError(f"argument {p.name}: expected {p}, found {found}")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """One chunk of blocks in execution: which lanes are active, what was found, barriers and shuffles. All threads go in lockstep.
 
-Lockstep is one of the orders the hardware may take. What another order could change is a race, and races are found whatever the order.
+Lockstep is one of the orders the hardware may take. What another order could change is a race; races are found whatever the order.
 """
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class Log:
 
 
 class Machine:
-    """Some blocks of a grid by their numbers (x fastest), `threads` threads each; masks are bool arrays [blocks, threads], None for all."""
+    """Some blocks of a grid by their numbers (x fastest); masks are bool arrays [blocks, threads], None for all lanes."""
 
     def __init__(self, log: Log, grid: tuple[int, int, int], block: tuple[int, int, int], numbers: Array, arch: str,
                  counting: bool = True) -> None:
@@ -67,7 +68,8 @@ class Machine:
 
     def line(self) -> int:
         """The emitted line of the kernel function that is executing (helpers count as their call)."""
-        frame, found = sys._getframe(1), 0
+        frame: FrameType | None = sys._getframe(1)
+        found = 0
         while frame is not None:
             if frame.f_code.co_filename == FILE:
                 found = frame.f_lineno
@@ -120,7 +122,7 @@ class Machine:
         spare = -self.threads % group
         active = np.pad(self.active(), ((0, 0), (0, spare)), mode="edge") if spare else self.active()
         groups = active.reshape(self.blocks, -1, group)
-        some, every = groups.any(2), groups.all(2)
+        some, every = np.asarray(groups.any(2)), np.asarray(groups.all(2))
         if (some != every).any():
             block, index = np.argwhere(some != every)[0]
             self.find(kind, f"{what} by {int(groups[block, index].sum())} of {group} threads of block {self.numbers[block]}, "
@@ -214,7 +216,7 @@ def thread_index() -> tuple[Any, Any, Any]:
     m = current()
     x, y = m.block[0], m.block[1]
     n = m.thread_number
-    return tuple(Int32.of(v.astype(np.int32)) for v in (n % x, n // x % y, n // (x * y)))  # type: ignore[return-value]
+    return tuple(Int32.of(v.astype(np.int32)) for v in (n % x, n // x % y, n // (x * y)))
 
 
 def block_index() -> tuple[Any, Any, Any]:
@@ -222,4 +224,4 @@ def block_index() -> tuple[Any, Any, Any]:
     m = current()
     x, y = m.grid[0], m.grid[1]
     n = m.block_number
-    return tuple(Int32.of(v.astype(np.int32)) for v in (n % x, n // x % y, n // (x * y)))  # type: ignore[return-value]
+    return tuple(Int32.of(v.astype(np.int32)) for v in (n % x, n // x % y, n // (x * y)))

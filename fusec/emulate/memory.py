@@ -1,6 +1,6 @@
 """Global and shared memory as an emitted kernel sees them: bounds, alignment, poison, races, and counts of traffic.
 
-Offsets are bytes from the start of the memory, int64, whatever their size. A global tensor is found by its strides: an offset either
+Offsets are bytes from the start of the memory, int64, however large. A global tensor is found by its strides: an offset either
 belongs to one of its elements or is out of bounds, so strides beyond 2^31 need no real memory between the elements.
 """
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHORT = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", tor
 
 
 class Memory:
-    """What loads and stores of a memory have in common. `first`: byte offsets [accesses, blocks, threads] of `width` elements each."""
+    """What loads and stores have in common. `first`: byte offsets [accesses, blocks, threads] of `width` elements each."""
 
     space = ""
     name = ""
@@ -32,7 +32,7 @@ class Memory:
 
     def _checked(self, m: Machine, first: Array, dtype: Any, width: int, extent: tuple[int, int] | None,
                  write: bool) -> tuple[Array, Array, Array]:
-        """Element numbers [accesses * width, blocks, threads], which are inside, and the active lanes; findings and logs on the way."""
+        """Element numbers [accesses * width, blocks, threads], which are inside, the active lanes; findings on the way."""
         size, active = size_of(dtype), m.active()
         first = np.broadcast_to(first, (first.shape[0], *m.shape))
         line = m.line()
@@ -44,9 +44,8 @@ class Memory:
         outside = active & ~valid
         if outside.any():
             which, block, thread = np.argwhere(outside)[0]
-            what = f"{'store to' if write else 'load of'} byte {int(every[which, block, thread])} of {self.describe(extent)} by block " \
-                   f"{m.numbers[block]} thread {thread}"
-            m.log.add("out-of-bounds", line, what, 0, int(outside.sum()))
+            what = f"{'store to' if write else 'load of'} byte {int(every[which, block, thread])} of {self.describe(extent)}"
+            m.log.add("out-of-bounds", line, f"{what} by block {m.numbers[block]} thread {thread}", 0, int(outside.sum()))
         self._record(m, at, valid & active, line, write, size)
         return at, valid, active
 
@@ -56,8 +55,9 @@ class Memory:
         bad = ((first + self.base) % nbytes != 0) & active
         if bad.any():
             which, block, thread = np.argwhere(bad)[0]
-            m.log.add("misaligned", line, f"{what} of {nbytes} bytes at byte {int(first[which, block, thread])} of {self.name} (base "
-                      f"{self.base:#x}) by block {m.numbers[block]} thread {thread}", 0, int(bad.sum()))
+            at = f"byte {int(first[which, block, thread])} of {self.name} (base {self.base:#x})"
+            m.log.add("misaligned", line, f"{what} of {nbytes} bytes at {at} by block {m.numbers[block]} thread {thread}", 0,
+                      int(bad.sum()))
 
     def describe(self, extent: tuple[int, int] | None) -> str:
         raise NotImplementedError
@@ -84,8 +84,8 @@ class Placed:
     `origin`, and the rest of it cannot be touched.
     """
 
-    def __init__(self, tensor: torch.Tensor, strides: tuple[int, ...], base: int | None = None, shape: tuple[int, ...] | None = None,
-                 origin: tuple[int, ...] | None = None) -> None:
+    def __init__(self, tensor: torch.Tensor, strides: tuple[int, ...], base: int | None = None,
+                 shape: tuple[int, ...] | None = None, origin: tuple[int, ...] | None = None) -> None:
         self.tensor, self.strides, self.base = tensor, strides, base
         self.shape = tuple(tensor.shape) if shape is None else shape
         self.shift = sum(o * s for o, s in zip(origin or (), strides, strict=False))
@@ -137,8 +137,10 @@ class GlobalMemory(Memory):
     def begin(self, m: Machine) -> None:
         """A new chunk of blocks."""
         def report(line: int, other: int, unit: int, lane: int, partner: int) -> None:
-            block, who, with_whom = m.numbers[lane // m.threads], lane % m.threads, partner % m.threads
-            m.log.add("global-race", line, f"element {unit} of {self.name} by threads {who} and {with_whom} of block {block}", other)
+            block = m.numbers[lane // m.threads]
+            if block == m.numbers[partner // m.threads]:  # Different blocks are compared over the whole grid, at its end.
+                who = f"threads {lane % m.threads} and {partner % m.threads} of block {block}"
+                m.log.add("global-race", line, f"element {unit} of {self.name} by {who}", other)
         self.races = RaceLog(self.count, m.threads, m.blocks, False, report)
         m.races.append(self.races)
 
@@ -165,7 +167,7 @@ class GlobalMemory(Memory):
         if not self.count:
             return np.zeros_like(offset), np.zeros(offset.shape, bool)
         unit, inside = self._units(offset)
-        return np.where(inside, np.stack([unit, unit if self.dense else offset]), 0), inside  # type: ignore[return-value]
+        return np.where(inside, np.stack([unit, unit if self.dense else offset]), 0), inside
 
     def _record(self, m: Machine, at: Array, chosen: Array, line: int, write: bool, size: int) -> None:
         lanes = np.broadcast_to(m.lane, chosen.shape)[chosen]
@@ -237,8 +239,8 @@ class SharedMemory(Memory):
 
         def report(line: int, other: int, unit: int, lane: int, partner: int) -> None:
             block = m.numbers[lane // m.threads]
-            m.log.add("shared-race", line, f"byte {unit} by threads {lane % m.threads} and {partner % m.threads} of block {block}, no "
-                      "barrier between", other)
+            who = f"threads {lane % m.threads} and {partner % m.threads} of block {block}"
+            m.log.add("shared-race", line, f"byte {unit} by {who}, no barrier between", other)
         self.races = RaceLog(self.row, m.threads, m.blocks, True, report)
         m.races.append(self.races)
 
@@ -272,8 +274,8 @@ class SharedMemory(Memory):
         fresh = valid & active & (self.written.view(kind).reshape(-1)[index] != _whole(size))
         if fresh.any():
             which, block, thread = np.argwhere(fresh)[0]
-            m.find("uninitialised-shared", f"byte {int(at[which, block, thread]) * size} by block {m.numbers[block]} thread {thread}",
-                   int(fresh.sum()))
+            byte = int(at[which, block, thread]) * size
+            m.find("uninitialised-shared", f"byte {byte} by block {m.numbers[block]} thread {thread}", int(fresh.sum()))
         return from_bits(self.bytes.view(kind).reshape(-1)[index], dtype)
 
     def store(self, first: Array, v: Array, dtype: Any, width: int, extent: tuple[int, int] | None = None) -> None:

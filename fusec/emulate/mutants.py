@@ -1,7 +1,7 @@
 """Faults planted into an emitted source, one at a time, to show that the emulator notices them.
 
-Kinds: a barrier deleted, a shared buffer shrunk, two neighbouring statements that depend on each other swapped, a 64-bit product made
-32-bit, a predicate dropped. Only the kernel function is touched, and the launch's shared memory.
+Kinds: a barrier deleted, a shared buffer shrunk, two neighbouring statements that depend on each other swapped, a 64-bit product
+made 32-bit, a predicate dropped. Only the kernel function is touched, and the launch's shared memory.
 """
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Verdict:
         return f"{self.mutant.kind} at line {self.mutant.line} ({self.mutant.what}): {how}"
 
 
-# ---- planting ---------------------------------------------------------------------------------------------------------------------
+# ---- planting -------------------------------------------------------------------------------------------------------------------
 
 def mutants(source: str) -> Iterator[Mutant]:
     """All mutants of a source, in the order of its lines within each kind."""
@@ -109,7 +109,8 @@ def _buffers(tree: ast.Module) -> Iterator[Mutant]:
     def shrink(call: ast.Call) -> None:
         call.args[-1] = ast.BinOp(call.args[-1], ast.Sub(), ast.Constant(1))
     for i, call in enumerate(calls(tree)):
-        yield Mutant("buffer", call.lineno, f"{ast.unparse(call)} one element shorter", _changed(tree, lambda t, i=i: calls(t)[i], shrink))  # type: ignore[misc]
+        text = _changed(tree, lambda t, i=i: calls(t)[i], shrink)  # type: ignore[misc]
+        yield Mutant("buffer", call.lineno, f"{ast.unparse(call)} one element shorter", text)
 
     def total(t: ast.Module) -> ast.Assign | None:
         return next((n for n in t.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "SMEM_BYTES"), None)
@@ -136,8 +137,8 @@ def _written(s: ast.stmt) -> set[str]:
                 found |= _names(t)
         elif isinstance(n, ast.Expr) and isinstance(n.value, ast.Call):
             call = n.value
-            if isinstance(call.func, ast.Attribute) and call.func.attr in ("fill", "store") and isinstance(call.func.value, ast.Name):
-                found.add(call.func.value.id)
+            if isinstance(call.func, ast.Attribute) and call.func.attr in ("fill", "store"):
+                found |= _names(call.func.value)
             elif call.args:
                 found |= _names(call.args[-1])
     return found
@@ -200,7 +201,7 @@ def _predicates(tree: ast.Module) -> Iterator[Mutant]:
         yield Mutant("predicate", node.lineno, ast.unparse(node.test), _changed(tree, lambda t, i=i: ifs(t)[i], always))  # type: ignore[misc]
 
 
-# ---- noticing ---------------------------------------------------------------------------------------------------------------------
+# ---- noticing -------------------------------------------------------------------------------------------------------------------
 
 def _bits(tensors: Mapping[str, torch.Tensor | Placed]) -> dict[str, torch.Tensor]:
     """Every byte of every storage."""
@@ -231,7 +232,8 @@ def _caught(mutant: Mutant, cases: Sequence[Inputs], wanted: Sequence[dict[str, 
     for inputs, want in zip(cases, wanted, strict=True):
         case = inputs()
         try:
-            report = emulate(mutant.source, case.tensors, arch=arch, parameters=parameters, counting=False, blocks=case.blocks, **options)
+            report = emulate(mutant.source, case.tensors, arch=arch, parameters=parameters, counting=False, blocks=case.blocks,
+                             **options)
         except Exception as error:  # Whatever a broken source raises: it does not run, so it is noticed.
             return f"refused: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         if not report.ok:
@@ -243,7 +245,7 @@ def _caught(mutant: Mutant, cases: Sequence[Inputs], wanted: Sequence[dict[str, 
     return ""
 
 
-# ---- far away ---------------------------------------------------------------------------------------------------------------------
+# ---- far away -------------------------------------------------------------------------------------------------------------------
 
 def _dense(t: torch.Tensor) -> torch.Tensor:
     """The same values without gaps, the dims in the order of their strides."""

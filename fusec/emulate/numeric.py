@@ -1,4 +1,4 @@
-"""The DSL's numeric types on numpy arrays over [blocks, threads]: promotion, wrapping integers, rounding, and what was never written.
+"""The DSL's numeric types on numpy arrays over [blocks, threads]: promotion, wrapping, rounding, and what was never written.
 
 A run-time value is an instance of its type. `v` broadcasts over (blocks, threads); narrow floats are held exactly in fp32. `undef`
 marks the lanes whose value stems from a register that was not written (None: no lane), `product` the factors of a product that a
@@ -151,13 +151,13 @@ Uint32 = _type("Uint32", Integer, "u32", 32, np.uint32, False)
 Uint64 = _type("Uint64", Integer, "u64", 64, np.uint64, False)
 Boolean = _type("Boolean", Integer, "bool", 1, np.bool_)
 
-TYPES = {t.short: t for t in (Float32, Float16, BFloat16, Float8E4M3FN, Float8E5M2, Int8, Int16, Int32, Int64, Uint8, Uint16, Uint32,
-                              Uint64, Boolean)}
+TYPES = {t.short: t for t in (Float32, Float16, BFloat16, Float8E4M3FN, Float8E5M2, Int8, Int16, Int32, Int64, Uint8, Uint16,
+                              Uint32, Uint64, Boolean)}
 
 
 def size_of(dtype: Any) -> int:
     """Bytes of an element in memory."""
-    return max(dtype.width // 8, 1)
+    return int(max(dtype.width // 8, 1))
 
 
 UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -166,7 +166,7 @@ UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint6
 def from_bits(bits: Array, dtype: Any) -> Array:
     """Elements in memory (unsigned integers of their size) as register values."""
     if dtype is Boolean:
-        return bits != 0
+        return np.not_equal(bits, 0)
     return decode(bits, dtype.short) if dtype.is_float else bits.view(dtype.held)
 
 
@@ -177,7 +177,7 @@ def to_bits(v: Array, dtype: Any) -> Array:
     return encode(v, dtype.short) if dtype.is_float else np.ascontiguousarray(v, dtype.held).view(UNSIGNED[size_of(dtype)])
 
 
-# ---- conversion -------------------------------------------------------------------------------------------------------------------
+# ---- conversion -----------------------------------------------------------------------------------------------------------------
 
 def constant(x: bool | int | float, dtype: Any) -> Array:
     """A Python number as a value of a type: integers wrap, floats round once."""
@@ -247,7 +247,7 @@ def common(a: Any, b: Any, arithmetic: bool) -> Any:
     return a if a.width >= b.width else b
 
 
-# ---- operators --------------------------------------------------------------------------------------------------------------------
+# ---- operators ------------------------------------------------------------------------------------------------------------------
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.remainder}
@@ -256,8 +256,8 @@ _BITS: dict[str, Callable[[Any, Any], Any]] = {
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal}
 
-contraction: list[Callable[[], None]] = []
-"""Called where a product meets a sum that the kernel compiler may contract, with another result."""
+contraction: list[Callable[[Array], None]] = []
+"""Called with the lanes where a product meets a sum that the kernel compiler may contract, with another result."""
 
 
 def _check_contraction(name: str, a: Any, b: Any, result: Array) -> None:
@@ -271,7 +271,7 @@ def _check_contraction(name: str, a: Any, b: Any, result: Array) -> None:
             joined = fma(-x if name == "sub" else x, y, second.v)
         differ = (joined != result) & ~(np.isnan(joined) & np.isnan(result))
         if differ.any():
-            contraction[-1]()
+            contraction[-1](differ)
 
 
 def arithmetic(name: str, a: Any, b: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from .numeric import Array
 
 Report = Callable[[int, int, int, int, int], None]
-"""(line, other line, unit, lane, other lane) of a race."""
+"""(line, line of the earlier access, unit, lane, lane of the earlier one) of a race."""
 Entry = tuple[Array, Array, int, bool, int]
 """First units, lanes (flat, of one length), line, whether it writes, units from each first one on."""
 
@@ -87,14 +87,14 @@ class RaceLog:
         bad, other = _clashes(keys, lanes, writes, total)
         if not bad.size:
             return
-        ends = np.cumsum(sizes)
-        mine, theirs = np.searchsorted(ends, bad, side="right"), np.searchsorted(ends, other[bad], side="right")
+        ends, grain = np.cumsum(sizes), min(e[4] for e in self.entries)
+        partner = other[bad]
+        later, earlier = np.maximum(bad, partner), np.minimum(bad, partner)
+        mine, theirs = np.searchsorted(ends, later, side="right"), np.searchsorted(ends, earlier, side="right")
         _, firsts = np.unique(mine * len(sizes) + theirs, return_index=True)
-        grain = min(e[4] for e in self.entries)
         for at in np.sort(firsts):
-            here = bad[at]
-            self.report(self.entries[mine[at]][2], self.entries[theirs[at]][2], int(units[here]) * grain, int(lanes[here]),
-                        int(lanes[other[here]]))
+            self.report(self.entries[mine[at]][2], self.entries[theirs[at]][2], int(units[bad[at]]) * grain, int(lanes[later[at]]),
+                        int(lanes[earlier[at]]))
 
 
 class BlockOwners:
@@ -118,6 +118,8 @@ class BlockOwners:
         writes = np.repeat(np.array([e[3] for e in self.log]), sizes)
         lines = np.repeat(np.array([e[2] for e in self.log]), sizes)
         bad, other = _clashes(units, blocks, writes, self.units)
-        _, firsts = np.unique(lines[bad] * (1 << 20) + lines[other[bad]], return_index=True)
-        for at in bad[np.sort(firsts)]:
-            report(int(lines[at]), int(lines[other[at]]), int(units[at]), int(blocks[at]), int(blocks[other[at]]))
+        later, earlier = np.maximum(bad, other[bad]), np.minimum(bad, other[bad])
+        _, firsts = np.unique(lines[later] * (1 << 20) + lines[earlier], return_index=True)
+        for at in np.sort(firsts):
+            late, early = later[at], earlier[at]
+            report(int(lines[late]), int(lines[early]), int(units[late]), int(blocks[late]), int(blocks[early]))

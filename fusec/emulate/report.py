@@ -39,7 +39,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Accesses of one emitted line. sectors: 32-byte sectors touched; ideal: as few as the bytes need; conflicts: extra shared cycles."""
+    """Accesses of one emitted line. sectors: of 32 bytes; ideal: as few as the bytes need; conflicts: extra shared cycles."""
 
     line: int
     space: str

@@ -1,8 +1,8 @@
 """The emitted file's syntax tree with run-time control flow made explicit; every line keeps its number.
 
-Inside @cute.kernel and @cute.jit functions `if`, `while` and `for … in range(…)` are staged whatever their operands are, except under
-const_expr and range_constexpr and over Python lists, as the DSL has it. A name that is assigned under run-time control keeps its
-old value in the lanes that do not go there; one that was first assigned there does not exist afterwards.
+Inside @cute.kernel and @cute.jit functions `if`, `while` and `for … in range(…)` are staged whatever their operands are, except
+under const_expr and range_constexpr and over Python lists, as the DSL has it. A name that is assigned under run-time control keeps
+its old value in the lanes that do not go there; one that was first assigned there does not exist afterwards.
 """
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class _Expressions(ast.NodeTransformer):
 
 @dataclass(slots=True)
 class _Function:
-    """One staged function. `level`: how many run-time constructs enclose a statement; `at`: the level each name was first set at."""
+    """One staged function. `level`: how many run-time constructs enclose a statement; `at`: where each name was first set."""
 
     node: ast.FunctionDef
     level: int = 0

@@ -1,6 +1,8 @@
 """Rounding as the hardware does it, on numpy arrays: narrow floats held in fp32, fma with one rounding, bits to values and back."""
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,15 +32,15 @@ def to_f8(x: F32, dtype: str) -> F32:
     _, exponent = np.frexp(np.where(np.isfinite(x), x, np.float32(1)))
     quantum = np.ldexp(np.float32(1), np.maximum(exponent - 1, smallest) - mantissa)
     rounded = np.rint(x / quantum) * quantum
-    return np.clip(rounded, np.float32(-largest), np.float32(largest)).astype(np.float32)
+    return np.asarray(np.clip(rounded, np.float32(-largest), np.float32(largest)), np.float32)
 
 
-ROUND = {"f32": lambda x: np.asarray(x, np.float32), "bf16": to_bf16, "f16": to_f16,
+ROUND: dict[str, Callable[[F32], F32]] = {"f32": lambda x: np.asarray(x, np.float32), "bf16": to_bf16, "f16": to_f16,
          "f8e4m3": lambda x: to_f8(x, "f8e4m3"), "f8e5m2": lambda x: to_f8(x, "f8e5m2")}
 """Short name of a float type -> rounding of an fp32 array to it."""
 
 
-# ---- fma --------------------------------------------------------------------------------------------------------------------------
+# ---- fma ------------------------------------------------------------------------------------------------------------------------
 
 def _odd(s: NDArray[np.float64], p: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
     """The fp64 sum s of p and c, rounded to odd: what a second rounding to fp32 cannot spoil."""
@@ -67,7 +69,7 @@ def fma(a: F32, b: F32, c: F32) -> F32:
     return s.astype(np.float32).reshape(shape)
 
 
-# ---- memory -----------------------------------------------------------------------------------------------------------------------
+# ---- memory ---------------------------------------------------------------------------------------------------------------------
 
 def _decode_table(dtype: str) -> F32:
     """The value of every byte of an fp8 type."""

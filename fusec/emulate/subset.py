@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """`implementation`: module:object inside this package, or a marker (`=text` stands for itself). keywords: those a call may give."""
+    """`implementation`: module:object inside this package, or a marker (`=text` stands for itself). keywords: of a call."""
 
     implementation: str
     keywords: tuple[str, ...] = ()
@@ -25,25 +25,27 @@ def _types() -> dict[str, Name]:
 def _math() -> dict[str, Name]:
     approximate = ("exp", "exp2", "log", "log2", "log10", "tanh", "rsqrt", "sqrt", "rcp")
     found = {f"cutlass.cute.math.{n}": Name(f"functions:{n}", ("approx", "fastmath", "ftz")) for n in approximate}
-    found.update({f"cutlass.cute.math.{n}": Name(f"functions:{n}") for n in ("log1p", "expm1", "sin", "cos", "erf", "floor", "fma")})
-    return found
+    plain = ("log1p", "expm1", "sin", "cos", "erf", "floor", "fma", "copysign")
+    return {**found, **{f"cutlass.cute.math.{n}": Name(f"functions:{n}") for n in plain}}
 
 
 NAMES: dict[str, Name] = {
     **_types(), **_math(),
     "cutlass.Constexpr": Name("=Constexpr"), "cutlass.const_expr": Name("control:const_expr"),
     "cutlass.range_constexpr": Name("control:range_constexpr"), "cutlass.range": Name("control:loop", ("unroll",)),
-    "cutlass.max": Name("functions:largest"), "cutlass.min": Name("functions:smallest"), "cutlass.select_": Name("functions:select"),
-    "cutlass.memory.SmemAllocator": Name("tensors:SmemAllocator"),
-    "cutlass.cute.Tensor": Name("tensors:Tensor"), "cutlass.cute.jit": Name("launch:jit"), "cutlass.cute.kernel": Name("launch:Kernel"),
-    "cutlass.cute.make_tensor": Name("tensors:make_tensor"), "cutlass.cute.make_layout": Name("tensors:make_layout", ("stride",)),
-    "cutlass.cute.make_rmem_tensor": Name("tensors:make_rmem_tensor"), "cutlass.cute.recast_ptr": Name("tensors:recast_ptr", ("dtype",)),
-    "cutlass.cute.assume": Name("tensors:assume", ("divby",)), "cutlass.cute.where": Name("tensors:where"),
-    "cutlass.cute.autovec_copy": Name("tensors:autovec_copy", ("l1c_evict_priority",)),
-    "cutlass.cute.size": Name("tensors:size"), "cutlass.cute.recast_tensor": Name("tensors:recast_tensor"),
-    "cutlass.cute.math.copysign": Name("functions:copysign"),
-    "cutlass.cute.copy": Name("tensors:copy"),
-    "cutlass.cute.make_copy_atom": Name("tensors:CopyAtom", ("num_bits_per_copy", "l1c_evict_priority")),
+    "cutlass.max": Name("functions:largest"), "cutlass.min": Name("functions:smallest"),
+    "cutlass.select_": Name("functions:select"),
+    "cutlass.memory.SmemAllocator": Name("views:SmemAllocator"),
+    "cutlass.cute.Tensor": Name("tensors:Tensor"), "cutlass.cute.jit": Name("launch:jit"),
+    "cutlass.cute.kernel": Name("launch:Kernel"),
+    "cutlass.cute.make_tensor": Name("views:make_tensor"), "cutlass.cute.make_layout": Name("views:make_layout", ("stride",)),
+    "cutlass.cute.make_rmem_tensor": Name("views:make_rmem_tensor"),
+    "cutlass.cute.recast_ptr": Name("views:recast_ptr", ("dtype",)),
+    "cutlass.cute.assume": Name("views:assume", ("divby",)), "cutlass.cute.where": Name("views:where"),
+    "cutlass.cute.autovec_copy": Name("views:autovec_copy", ("l1c_evict_priority",)),
+    "cutlass.cute.size": Name("views:size"), "cutlass.cute.recast_tensor": Name("views:recast_tensor"),
+    "cutlass.cute.copy": Name("views:copy"),
+    "cutlass.cute.make_copy_atom": Name("views:CopyAtom", ("num_bits_per_copy", "l1c_evict_priority")),
     "cutlass.cute.nvgpu.CacheEvictionPriority.EVICT_NORMAL": Name("=EVICT_NORMAL"),
     "cutlass.cute.nvgpu.CacheEvictionPriority.EVICT_FIRST": Name("=EVICT_FIRST"),
     "cutlass.cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE": Name("=NO_ALLOCATE"),
@@ -71,7 +73,7 @@ METHODS: dict[str, tuple[str, ...]] = {
 }
 """Attributes of values, and the keywords that a call of them may give."""
 
-BUILTINS = ("range", "len", "list", "tuple", "float", "int", "bool", "abs", "min", "max", "enumerate", "zip", "True", "False", "None")
+BUILTINS = ("range", "len", "list", "tuple", "float", "int", "bool", "abs", "min", "max", "enumerate", "zip")
 
 STATEMENTS = (ast.FunctionDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.If, ast.For,
               ast.While, ast.Return, ast.Pass, ast.Assert)

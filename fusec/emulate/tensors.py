@@ -1,4 +1,4 @@
-"""Pointers, layouts, tensors, register fragments and vectors of the DSL, and the copies between them."""
+"""Pointers, layouts, tensors, register fragments and vectors of the DSL: how elements are reached, read and written."""
 from __future__ import annotations
 
 import itertools
@@ -10,11 +10,9 @@ import numpy as np
 from ..target import TARGETS
 from .machine import Machine, current
 from .memory import Memory
-from .numeric import Array, Boolean, EmulationError, Int8, Int32, Int64, Numeric, arithmetic, as_numeric, compare, either, size_of
-from .numeric import select as select_value
+from .numeric import Array, Boolean, EmulationError, Int32, Int64, Numeric, arithmetic, as_numeric, compare, either, size_of
 
 Coordinate = Any
-REGISTER_ALIGNMENT = 32
 
 
 class Registers(Memory):
@@ -67,7 +65,8 @@ class Pointer:
             move = np.asarray(offset.v, np.int64) * size
             align = math.gcd(self.align, offset.divisor * size)
             return Pointer(self.memory, self.offset + move, self.dtype, align, self.extent, either(self.undef, offset.undef))
-        return Pointer(self.memory, self.offset + offset * size, self.dtype, math.gcd(self.align, offset * size), self.extent, self.undef)
+        move = offset * size
+        return Pointer(self.memory, self.offset + move, self.dtype, math.gcd(self.align, move), self.extent, self.undef)
 
     @property
     def space(self) -> str:
@@ -107,7 +106,7 @@ class Layout:
     @property
     def cosize(self) -> int:
         """Elements from the first to the last."""
-        return 1 + sum((n - 1) * s for n, s in zip(self.modes, self.steps, strict=True))
+        return int(1 + sum((n - 1) * s for n, s in zip(self.modes, self.steps, strict=True)))
 
     def elements(self) -> Array:
         """Offsets of all elements, the first mode fastest."""
@@ -121,7 +120,7 @@ class Layout:
     def vector(self, size: int, align: int, limit: int) -> int:
         """Elements of the widest access: a power of two of neighbours, as wide as alignment and the limit (bytes) allow."""
         run = 1
-        rest = []
+        rest: list[Any] = []
         for n, s in zip(self.modes, self.steps, strict=True):
             if isinstance(s, int) and s == run and not rest:
                 run *= n
@@ -208,7 +207,7 @@ class Tensor:
     def _first(self, width: int) -> Array:
         """Byte offsets [accesses, 1 or blocks, 1 or threads] of all elements, in accesses of `width`."""
         starts = self.layout.elements()[::width] * size_of(self.element_type)
-        return np.asarray(self.pointer.checked()) + starts.reshape(-1, 1, 1)
+        return np.asarray(self.pointer.checked() + starts.reshape(-1, 1, 1))
 
     def width(self, limit: int) -> int:
         """Elements of the widest access to this tensor."""
@@ -230,25 +229,26 @@ class Tensor:
         m = current()
         if undef is not None:
             m.defined(Int32.of(np.asarray(0), undef.any(0)), "the stored value")
-        memory.store(self._first(width), np.broadcast_to(v, (self.layout.size, *m.shape)), self.element_type, width, self.pointer.extent)
+        wide = np.broadcast_to(v, (self.layout.size, *m.shape))
+        memory.store(self._first(width), wide, self.element_type, width, self.pointer.extent)
 
     def load(self) -> "Vector":
         """All elements as a vector."""
-        v, undef = self.read(self.width(_limit()))
+        v, undef = self.read(self.width(widest()))
         return Vector(self.element_type.of(v, undef), self.shape)
 
     def store(self, vector: "Vector") -> None:
         """All elements from a vector of the same type and size."""
         if vector.dtype is not self.element_type:
-            raise EmulationError(f"Type mismatch, store {vector.dtype.__name__} to Tensor with element type {self.element_type.__name__}")
+            raise EmulationError(f"Type mismatch, store {vector.dtype} to Tensor with element type {self.element_type}")
         if math.prod(_modes(vector.shape)) != self.layout.size:
             raise EmulationError(f"store of {vector.shape} to {self.shape}")
-        self.write(vector.value.v, vector.value.undef, self.width(_limit()))
+        self.write(vector.value.v, vector.value.undef, self.width(widest()))
 
     def fill(self, value: Any) -> None:
         """Every element one value (converted: a fill takes Python numbers and values of any type)."""
         value = self.element_type.of(as_numeric(value).v if type(value) is self.element_type else _filled(value, self.element_type))
-        self.write(np.broadcast_to(value.v, (self.layout.size, *current().shape)), None, self.width(_limit()))
+        self.write(np.broadcast_to(value.v, (self.layout.size, *current().shape)), None, self.width(widest()))
 
 
 def _filled(value: Any, dtype: Any) -> Array:
@@ -268,7 +268,7 @@ def _modes(shape: Any) -> tuple[Any, ...]:
 def _pair(offset: Any) -> tuple[int, int]:
     """The shape of a byte offset as [blocks, threads]."""
     shape = np.shape(offset)
-    return (1, 1) if not shape else (1, shape[0]) if len(shape) == 1 else shape  # type: ignore[return-value]
+    return (1, 1) if not shape else (1, shape[0]) if len(shape) == 1 else shape
 
 
 def _unravel(index: int, modes: tuple[Any, ...]) -> tuple[int, ...]:
@@ -297,7 +297,7 @@ def _check_coordinate(c: Any, n: Any) -> None:
         current().find("out-of-bounds", f"coordinate {c} of a mode of {n}")
 
 
-def _limit() -> int:
+def widest() -> int:
     """Bytes of the widest access of the architecture."""
     return TARGETS[current().arch].vector_bytes
 
@@ -338,124 +338,3 @@ class Vector:
     def __neg__(self) -> "Vector": return Vector(-self.value, self.shape)
     def __lt__(self, o: Any) -> "Vector": return self._combine(compare, "lt", o)
     def __gt__(self, o: Any) -> "Vector": return self._combine(compare, "gt", o)
-
-
-# ---- what the DSL calls them with -------------------------------------------------------------------------------------------------
-
-def make_layout(shape: Any, *, stride: Any = None) -> Layout:
-    """A layout; without strides the first mode runs fastest."""
-    return Layout(shape, stride)
-
-
-def make_tensor(pointer: Pointer, layout: Any) -> Tensor:
-    """A view. In shared memory a static view bounds what pointers derived from it may reach: it is a buffer of the plan."""
-    layout = layout if isinstance(layout, Layout) else Layout(layout)
-    if pointer.space == "shared" and layout.static and isinstance(pointer.offset, int):
-        low, high = pointer.offset, pointer.offset + layout.cosize * size_of(pointer.dtype)
-        if pointer.extent is not None:
-            low, high = max(low, pointer.extent[0]), min(high, pointer.extent[1])
-        pointer = Pointer(pointer.memory, pointer.offset, pointer.dtype, pointer.align, (low, high), pointer.undef)
-    return Tensor(pointer, layout)
-
-
-def make_rmem_tensor(shape: Any, dtype: Any) -> Tensor:
-    """A register fragment, nothing in it yet."""
-    layout = shape if isinstance(shape, Layout) else Layout(shape)
-    return Tensor(Pointer(Registers(current(), layout.cosize, dtype), 0, dtype, REGISTER_ALIGNMENT), layout)
-
-
-def recast_ptr(pointer: Pointer, swizzle: Any = None, dtype: Any = None) -> Pointer:
-    """The same address as a pointer to another type."""
-    if swizzle is not None:
-        raise EmulationError("swizzles are outside of the subset")
-    return Pointer(pointer.memory, pointer.offset, dtype, pointer.align, pointer.extent, pointer.undef)
-
-
-def recast_tensor(tensor: Tensor, dtype: Any) -> Tensor:
-    """The same elements as another type of their width."""
-    if dtype.width != tensor.element_type.width:
-        raise EmulationError(f"recast_tensor from {tensor.element_type.__name__} to {dtype.__name__}: other widths are outside of the subset")
-    return Tensor(recast_ptr(tensor.pointer, dtype=dtype), tensor.layout)
-
-
-def size(tensor: Any) -> Any:
-    """How many elements a tensor, a vector or a shape has."""
-    return tensor.layout.size if isinstance(tensor, Tensor) else Layout(tensor.shape if isinstance(tensor, Vector) else tensor).size
-
-
-def assume(value: Any, divby: int) -> Any:
-    """A promise that a value is a multiple; a finding where it is not."""
-    if not isinstance(value, Numeric):
-        if value % divby:
-            current().find("misaligned", f"{value} is said to be a multiple of {divby}")
-        return value
-    m = current()
-    bad = np.broadcast_to(value.v % np.asarray(divby, value.held) != 0, m.shape) & m.active()
-    if bad.any():
-        m.find("misaligned", f"an offset said to be a multiple of {divby} is not, at {m.where(bad)}", int(bad.sum()))
-    made = type(value).of(value.v, value.undef)
-    made.divisor = divby
-    return made
-
-
-def _copied(source: Tensor, target: Tensor, width: int) -> None:
-    if source.element_type is not target.element_type:
-        raise EmulationError(f"copy of {source.element_type.__name__} to {target.element_type.__name__}")
-    if source.layout.size != target.layout.size:
-        raise EmulationError(f"copy of {source.shape} to {target.shape}")
-    v, undef = source.read(width)
-    target.write(v, undef, width)
-
-
-def autovec_copy(source: Tensor, target: Tensor, *, l1c_evict_priority: Any = None) -> None:
-    """A copy in the widest accesses that both sides' types allow."""
-    limit = _limit()
-    _copied(source, target, min(source.width(limit), target.width(limit)))
-
-
-class CopyAtom:
-    """make_copy_atom: how wide one access is."""
-
-    def __init__(self, op: Any, dtype: Any, *, num_bits_per_copy: int = 0, l1c_evict_priority: Any = None) -> None:
-        self.op, self.dtype, self.bits = op, dtype, num_bits_per_copy or dtype.width
-
-
-def copy(atom: CopyAtom, source: Tensor, target: Tensor) -> None:
-    """A copy in accesses of the atom's width; the pointers' types must promise it."""
-    nbytes = atom.bits // 8
-    for side in (source, target):
-        if side.pointer.align < nbytes:
-            raise EmulationError(f"'cute.copy' op ptr alignment ({side.pointer.align * 8} bits) does not meet requirement ({atom.bits} bits)")
-    wanted = min(nbytes, _limit()) // size_of(atom.dtype)
-    if min(source.width(nbytes), target.width(nbytes)) < wanted:
-        raise EmulationError(f"'cute.copy' needs {wanted} neighbours on both sides")
-    _copied(source, target, wanted)
-
-
-def where(condition: Any, yes: Any, no: Any) -> Any:
-    """Element by element: `yes` where the condition holds."""
-    if not isinstance(condition, Vector):
-        return select_value(condition, yes, no)
-    shape = condition.shape
-    parts = [x.value if isinstance(x, Vector) else x for x in (yes, no)]
-    return Vector(select_value(condition.value, *parts), shape)
-
-
-class SmemAllocator:
-    """Hands out shared memory upwards from byte 0."""
-
-    def __init__(self) -> None:
-        self.used = 0
-
-    def allocate(self, size: int, byte_alignment: int = 1) -> Pointer:
-        """`size` bytes."""
-        m = current()
-        start = -(-self.used // byte_alignment) * byte_alignment
-        self.used = start + size
-        m.allocate_shared(self.used)
-        return Pointer(m.shared, start, Int8, byte_alignment, (start, start + size))
-
-    def allocate_tensor(self, element_type: Any, layout: Layout, byte_alignment: int = 1) -> Tensor:
-        """A tensor in shared memory."""
-        pointer = self.allocate(layout.cosize * size_of(element_type), byte_alignment)
-        return make_tensor(recast_ptr(pointer, dtype=element_type), layout)

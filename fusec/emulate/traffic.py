@@ -18,7 +18,7 @@ def _distinct(rows: Array) -> Array:
     """How many different numbers each row holds, ABSENT aside. rows: [n, k] sorted along k."""
     first = np.ones(rows.shape, bool)
     first[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    return (first & (rows != ABSENT)).sum(1)
+    return np.asarray((first & (rows != ABSENT)).sum(1))
 
 
 def _by_warp(addresses: Array, active: Array, threads: int) -> Array:
@@ -28,7 +28,7 @@ def _by_warp(addresses: Array, active: Array, threads: int) -> Array:
     if spare:
         found = np.pad(found, ((0, 0), (0, 0), (0, spare)), constant_values=ABSENT)
     rows = found.reshape(-1, WARP)
-    return rows[(rows != ABSENT).any(1)]
+    return np.asarray(rows[(rows != ABSENT).any(1)])
 
 
 def _conflicts(rows: Array, nbytes: int) -> int:

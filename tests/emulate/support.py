@@ -1,0 +1,80 @@
+"""What the tests of the emulator share: bits, torch's functions in the place of exact ones, small kernels around a body."""
+from __future__ import annotations
+
+import textwrap
+
+import torch
+
+from fusec.emulate import Report, emulate
+from fusec.ir.reference import PRIMITIVE_MEANING
+
+
+def bits(t: torch.Tensor) -> torch.Tensor:
+    """The storage of a tensor as bytes."""
+    return torch.empty(0, dtype=torch.uint8).set_(t.untyped_storage()).clone()
+
+
+def same_numbers(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal bit for bit, except that any NaN is as good as another."""
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    a, b = a.float(), b.float()
+    return bool((((a == b) & (a.signbit() == b.signbit())) | (a.isnan() & b.isnan())).all())
+
+
+def _torch_function(name):
+    def apply(x):
+        flat = torch.from_numpy(x.reshape(-1).copy())
+        return PRIMITIVE_MEANING[name](flat).numpy().reshape(x.shape)
+    return apply
+
+
+TORCH = {name: _torch_function(name) for name in (
+    "exp", "exp2", "log", "log2", "log1p", "expm1", "tanh", "sin", "cos", "erf", "rsqrt", "sqrt", "rcp")}
+"""The kernel interpreter's own functions: with them both levels must agree bit for bit."""
+
+HEAD = """import cutlass
+import cutlass.cute as cute
+from cutlass import BFloat16, Boolean, Float16, Float32, Int32, Int64, Uint32
+from cutlass.memory import SmemAllocator
+
+
+@cute.jit
+def shared(base, offset: cutlass.Constexpr, dtype: cutlass.Constexpr, count: cutlass.Constexpr):
+    return cute.make_tensor(cute.recast_ptr(base + offset, dtype=dtype), cute.make_layout(count))
+
+
+@cute.jit
+def tile(tensor, offset, width: cutlass.Constexpr, shape: cutlass.Constexpr, stride: cutlass.Constexpr):
+    return cute.make_tensor(tensor.iterator + cute.assume(offset, divby=width), cute.make_layout(shape, stride=stride))
+
+
+@cute.kernel
+def body_kernel({names}):
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+"""
+TAIL = """
+
+@cute.jit
+def launch({names}, stream):
+    body_kernel({names}).launch(grid=({blocks}, 1, 1), block=({threads}, 1, 1), smem={smem}, stream=stream)
+"""
+
+
+def kernel(text: str, names: str = "x, out", threads: int = 64, blocks: int = 1, smem: int = 1024) -> str:
+    """A source file with this kernel body."""
+    body = textwrap.indent(textwrap.dedent(text).strip("\n"), "    ")
+    return HEAD.format(names=names) + body + TAIL.format(names=names, threads=threads, blocks=blocks, smem=smem)
+
+
+def line_of(source: str, piece: str) -> int:
+    """The number of the first line that holds a piece of text."""
+    return next(i for i, line in enumerate(source.splitlines(), 1) if piece in line)
+
+
+def run(text: str, tensors: dict[str, torch.Tensor], **options) -> tuple[Report, str]:
+    """The report on a kernel body, and its source."""
+    shape = {k: options.pop(k) for k in ("threads", "blocks", "smem") if k in options}
+    source = kernel(text, ", ".join(tensors), **shape)
+    return emulate(source, tensors, **options), source
