@@ -27,7 +27,10 @@ def built_text(kernel: Kernel, stage: str) -> str:
     """The PTX or the resources of a built kernel."""
     if stage == "ptx":
         return kernel.object.with_suffix(".ptx").read_text()
-    return "\n".join(f"{name}: {value}" for name, value in sorted(kernel.resources.items())) + "\n"
+    from .codegen.resources import opcodes, sass
+    found = {**kernel.resources, "opcodes": opcodes(sass(kernel.object.with_suffix(".cubin").read_bytes()))}
+    counts = ", ".join(f"{name} {count}" for name, count in found["opcodes"])
+    return "\n".join(f"{name}: {value}" for name, value in sorted({**found, "opcodes": counts or "no disassembler"}.items())) + "\n"
 
 
 def _graph(s: Stages) -> str:

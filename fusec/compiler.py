@@ -73,7 +73,7 @@ def _build(archs: Sequence[str], stages: Stages, alignment: Mapping[str, int] | 
         planned[arch] = _replan(stages, arch, alignment)
         spent[arch] = time.perf_counter() - begin
     progress(f"{stages.need('graph').name}: building for {', '.join(archs)}")
-    jobs = [(f"{BUILD}:build", (planned[a].source, planned[a].kernel, a, _entry_name(planned[a], keys[a]))) for a in archs]
+    jobs = [(BUILD, (planned[a].source, planned[a].kernel, a, _entry_name(planned[a], keys[a]), False)) for a in archs]
     found: dict[str, Kernel] = {}
     for number, built in builder.run(jobs) if jobs else ():
         arch = archs[number]
@@ -101,7 +101,8 @@ def _publish(place: Store, key: str, stages: Stages, built: Any, seconds: float)
         "smem_bytes": spec.smem.total, "resources": built.resources, "seconds": seconds, "entry": _entry_name(stages, key),
         "identity": source_identity(source, stages.arch, stages.numerics), "versions": dict(versions()),
     }
-    files = {"kernel.o": built.object, "source.py": source.encode(), **({"kernel.ptx": built.ptx.encode()} if built.ptx else {})}
+    files = {"kernel.o": built.object, "source.py": source.encode(), **({"kernel.ptx": built.ptx.encode()} if built.ptx else {}),
+             "kernel.cubin": built.cubin}
     return place.publish(key, files, meta)
 
 

@@ -1,4 +1,6 @@
 """Calls of an artifact on the CPU, with kernels that are Python functions: what is refused, what is launched, what is compiled."""
+from dataclasses import replace
+
 import pytest
 import sympy
 import torch
@@ -17,7 +19,8 @@ AXES = (Axis("r", ROWS), Axis("c", 8))
 ARGUMENTS = (Argument("x", "bf16", (ROWS, 8), (None, 1)), Argument("state", "f32", (SLOTS, 8), (None, 1), (0,)),
              Argument("idx", "i32", (ROWS,), (None,)))
 FRESH = (Argument("y", "bf16", (ROWS, 8), (8, 1)),)
-STORES = tuple(Node(f"s_{t}", Store(t, ((Digit(Index("r")),), (Digit(Index("c")),)), Ref("v")), AXES, "f32") for t in ("state", "y"))
+PLACE = ((Digit(Index("r")),), (Digit(Index("c")),))
+STORES = tuple(Node(f"s_{t}", Store(t, PLACE, Ref("v")), AXES, "f32") for t in ("state", "y"))
 GRAPH = Graph("step", AXES, ARGUMENTS, FRESH, STORES, ("y", "=state"), "tuple", "rows")
 
 
@@ -55,8 +58,8 @@ def call(monkeypatch):
     monkeypatch.setattr(module, "device_arch", lambda device: "sm_90a")
     LAUNCHES.clear()
     COMPILED.clear()
-    recaptured = GRAPH.__class__(**{**{f: getattr(GRAPH, f) for f in GRAPH.__slots__},
-                                    "arguments": (ARGUMENTS[0], Argument("state", "f32", (SLOTS, 8), (None, 2), (0,)), ARGUMENTS[2])})
+    spread = Argument("state", "f32", (SLOTS, 8), (None, 2), (0,))
+    recaptured = replace(GRAPH, arguments=(ARGUMENTS[0], spread, ARGUMENTS[2]))
 
     def recapture(named):
         if named["state"].stride(1) != 2:
@@ -64,8 +67,8 @@ def call(monkeypatch):
         return recaptured
 
     example = inputs()
-    found = Artifact(step, GRAPH, {**example, "scale": 2.0}, [compile_variant(GRAPH, "sm_90a", {}, lambda t: None)], compile_variant,
-                     recapture, ("sm_90a",), flatten)
+    first = compile_variant(GRAPH, "sm_90a", {}, lambda t: None)
+    found = Artifact(step, GRAPH, {**example, "scale": 2.0}, [first], compile_variant, recapture, ("sm_90a",), flatten)
     found.device_type = "cpu"
     COMPILED.clear()
     return found

@@ -20,7 +20,8 @@ def touched(view, start=0):
 def views(draw):
     item = draw(st.sampled_from([1, 2, 4]))
     rank = draw(st.integers(0, 3))
-    return View(tuple(draw(st.integers(0, 4)) for _ in range(rank)), tuple(item * draw(st.integers(0, 20)) for _ in range(rank)), item)
+    shape = tuple(draw(st.integers(0, 4)) for _ in range(rank))
+    return View(shape, tuple(item * draw(st.integers(0, 20)) for _ in range(rank)), item)
 
 
 @settings(max_examples=400, deadline=None)

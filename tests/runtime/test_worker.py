@@ -26,7 +26,7 @@ def fail(kind):
 def worker(monkeypatch):
     monkeypatch.syspath_prepend(os.path.dirname(__file__))
     sys.modules.pop("test_worker", None)
-    found = Worker("json")
+    found = Worker("json:loads")
     yield found
     found.close()
 
