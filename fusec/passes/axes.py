@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..errors import FusionError
 from ..ir import graph as g
-from ..ir.tensor import Argument, Fill, Input, TensorGraph
+from ..ir.tensor import Argument, Fill, Input, TensorGraph, Update
 from .axes_coalesce import AxisTable, coalesce
 from .axes_emit import Emitter
 from .axes_model import Model, Write, split_equal_ranges
@@ -26,6 +26,7 @@ def assign_axes(tensor_graph: TensorGraph) -> g.Graph:
     """
     arguments = frozenset(a.name for a in tensor_graph.arguments)
     returned = tuple(o for o in tensor_graph.outputs if o[0] not in "=!")  # Not an argument itself, not a constant.
+    _check_returned(tensor_graph, returned)
     writes = written(tensor_graph)
     live = _live(tensor_graph, writes, returned)
     model = Model(tensor_graph, frozenset(live))
@@ -40,6 +41,14 @@ def assign_axes(tensor_graph: TensorGraph) -> g.Graph:
     return g.Graph(tensor_graph.name, tuple(axes.axes.values()), tensor_graph.arguments, fresh, nodes,
                    tuple(o if o[0] in "=!" else next(outputs).name for o in tensor_graph.outputs),
                    tensor_graph.structure, tensor_graph.rows)
+
+
+def _check_returned(graph: TensorGraph, returned: tuple[str, ...]) -> None:
+    for name in returned:
+        node = graph.table[name]
+        if isinstance(node.op, Update):
+            raise FusionError("an updated copy of a tensor is returned: all of it would have to be written", node.loc,
+                              "update the argument in place and return it")
 
 
 def _fresh(graph: TensorGraph, returned: tuple[str, ...], taken: frozenset[str]) -> tuple[Argument, ...]:

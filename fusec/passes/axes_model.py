@@ -13,6 +13,7 @@ from ..ir.tensor import (
     Contract, Expand, Fill, Gather, Input, Iota, Join, Map, Permute, Reduce, Reshape, Slice, TensorGraph, TensorNode, Update,
 )
 from .atoms import Atoms, DoesNotNest, Link, Size
+from .simplify_tensors import operand_names
 
 VIEWS = (Permute, Reshape, Expand, Slice, Gather)
 Dims = list[int | None]
@@ -84,6 +85,7 @@ class Model:
         self.values: dict[str, Value] = {}
         for node in graph.nodes:
             if node.name in live:
+                self._check_not_updated(node)
                 self.values[node.name] = self._value(node)
 
     # ---- small helpers -------------------------------------------------------------------------------------------------------------
@@ -111,11 +113,19 @@ class Model:
         base = self.values[getattr(node.op, "arg")]
         return Value(node, dims, base.root, base.hops + (extra or []))
 
+    def _check_not_updated(self, node: TensorNode) -> None:
+        for operand in operand_names(node.op):
+            update = self.graph.table[operand]
+            if isinstance(update.op, Update):
+                raise FusionError(f"{node.source or 'this'} reads a tensor that was just updated (at {update.loc.short}), not through the "
+                                  "index that was written", node.loc,
+                                  "read before the update, or use the value that was stored; otherwise it takes a second kernel")
+
     # ---- one node --------------------------------------------------------------------------------------------------------------------
 
     def _value(self, node: TensorNode) -> Value:
         op = node.op
-        if isinstance(op, (Input, Fill, Iota)):
+        if isinstance(op, (Input, Fill, Iota, Update)):
             return Value(node, [self.fresh(n) for n in node.shape], node.name)
         rule = getattr(self, "_" + type(op).__name__.lower(), None)
         if rule is None:
@@ -241,10 +251,6 @@ class Model:
             reads[i] = self.hop(others, 0, node.loc, part, self._is_argument(part))
             start += length
         return Value(node, own, node.name, reads=reads, joined=joined)
-
-    def _update(self, node: TensorNode, op: Update) -> Value:
-        raise FusionError("a tensor that was just updated is read again", node.loc,
-                          "read before the update, or use the value that was stored; otherwise it takes a second kernel")
 
 
 def _shape(shape: tuple[object, ...]) -> str:

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from ..ir.dtype import BYTES
 from ..ir.graph import Graph
-from ..ir.kernel import KernelSpec, Let, Linear, Parameter, Statement, walk
-from ..ir.plan import Buffer, Exchange, Layout, Schedule, SmemPlan
+from ..ir.kernel import Copy, Global, KernelSpec, Let, Linear, Parameter, Statement, Term, walk
+from ..ir.plan import Buffer, Exchange, Schedule, SmemPlan
 from ..target import TARGETS
 from .barriers import insert_barriers
 from .bind_loads import bind_loads, register_axes
@@ -12,7 +12,7 @@ from .choose_grid import choose_grid
 from .coordinates import Coordinates
 from .emit import Emitter
 from .forms import reduce_forms
-from .levels import Levels, assign_levels
+from .levels import assign_levels
 from .linearize import linearize
 from .localize import localize
 from .mask_loads import mask_loads
@@ -44,7 +44,7 @@ def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) 
     body = insert_barriers(_lets(coords, body) + body, _shifted(plan, len(coords.lets)))
     schedule = Schedule(placed.anchor, placed.threads, grid.axes, tuple(placed.layouts.items()), tuple(emitter.exchanges.values()),
                         forms=tuple((name, str(form)) for name, form in reduce_forms(problem, placed)))
-    spec = KernelSpec(graph.name, graph.name, arch, _parameters(graph, emitter), launch, plan, body, _summary(placed, levels, plan))
+    spec = KernelSpec(graph.name, graph.name, arch, _parameters(graph, emitter), launch, plan, body, _summary(placed))
     return schedule, spec
 
 
@@ -65,8 +65,7 @@ def _lets(coords: Coordinates, body: tuple[Statement, ...]) -> tuple[Statement, 
     return ((Let("one", Linear((), 1)),) if used else ()) + tuple(coords.lets)
 
 
-def _terms(statement: Statement) -> "list[object]":
-    from ..ir.kernel import Copy, Global
+def _terms(statement: Statement) -> list[Term]:
     if not isinstance(statement, Copy):
         return []
     return [t for place in (statement.source, statement.target) if isinstance(place, Global) for t in place.offset.terms]
@@ -82,15 +81,14 @@ def _parameters(graph: Graph, emitter: Emitter) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def _summary(placed: Placement, levels: Levels, plan: SmemPlan) -> tuple[str, ...]:
+def _summary(placed: Placement) -> tuple[str, ...]:
     grid = " x ".join(f"{name}" + (f" in parts of {part}" if part != 1 else "") for name, _, part in placed.grid.axes)
     lines = [f"grid: {grid or 'one block'}; {placed.threads} threads", f"anchor: {placed.anchor} {placed.layouts[placed.anchor]}"]
-    regions: dict[Layout, list[str]] = {}
+    regions: dict[tuple[int, int], list[str]] = {}
     for name, layout in placed.layouts.items():
         if layout.count:
-            regions.setdefault(layout, []).append(name)
-    lines += [f"region {layout}: {', '.join(names)}" for layout, names in regions.items()]
-    lines += [f"shared {b.name}: bytes {b.offset}..{b.offset + b.bytes - 1}, {b.count} x {b.dtype}" for b in plan.buffers]
+            regions.setdefault((layout.first, layout.count), []).append(name)
+    lines += [f"threads {first}..{first + count - 1}: {', '.join(names)}" for (first, count), names in sorted(regions.items())]
     return tuple(lines)
 
 

@@ -62,8 +62,10 @@ def register_axes(graph: Graph) -> frozenset[str]:
 
 def map_refs(op: Op, f: "RefMap") -> Op:
     """The op with every operand reference (not the indices of memory accesses) replaced by f(ref)."""
-    if isinstance(op, (Map, Reduce)):
-        return replace(op, args=tuple(f(a) if isinstance(a, Ref) else a for a in op.args))  # type: ignore[type-var]
+    if isinstance(op, Map):
+        return replace(op, args=tuple(f(a) if isinstance(a, Ref) else a for a in op.args))
+    if isinstance(op, Reduce):
+        return replace(op, args=tuple(f(a) for a in op.args))
     if isinstance(op, Join):
         return replace(op, parts=tuple((s, n, f(r)) for s, n, r in op.parts))
     if isinstance(op, Store):

@@ -38,13 +38,13 @@ def choose_grid(graph: Graph, held: frozenset[str]) -> Grid:
             raise FusionError(f"axis {axis.name} has a size that is known at the call only, but not every result has it as an axis of its own",
                               _culprit(graph, axis.name), "every output and every updated tensor must have the rows of the batch as an axis")
     _check_in_place(graph, free)
-    dynamic = [(a.name, str(a.extent), 1) for a in _used(graph) if a.dynamic]
+    dynamic: list[tuple[str, int | str, int]] = [(a.name, str(a.extent), 1) for a in _used(graph) if a.dynamic]
     static = [a for a in _by_contiguity(graph) if a.name in free and not a.dynamic]
     kept: list[str] = []
     while static and len(kept) < len(static) and _largest(graph, free, kept) < SMALL_BLOCK:
         kept.append(static[len(kept)].name)
     split = _split(graph, free, kept)
-    grid = [(a.name, a.size, 1) for a in reversed(static) if a.name not in kept and a.name not in dict(split)]
+    grid: list[tuple[str, int | str, int]] = [(a.name, a.size, 1) for a in reversed(static) if a.name not in kept and a.name not in dict(split)]
     grid += [(name, graph.axis(name).size // part, part) for name, part in split]
     return Grid(tuple(dynamic + grid))
 

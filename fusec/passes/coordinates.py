@@ -75,10 +75,19 @@ class Coordinates:
             if factor.step == 1 and top:
                 self.names[key] = source
             else:
-                name = self.fresh(f"{axis}_{factor.kind.lower().replace('·', '_')}")
+                name = self.fresh(self._digit_name(first, factor, axis, top))
                 self.lets.append(Let(name, Digit(source, factor.step, 0 if top else factor.extent)))
                 self.names[key] = name
         return self.names[key]
+
+    @staticmethod
+    def _digit_name(first: int, factor: Factor, axis: str, top: bool) -> str:
+        """`warp` and `lane` for the hardware's own, else the axis that the digit was first used for."""
+        if factor.step == 32 and top:
+            return f"warp_from_{first // 32}" if first else "warp"
+        if factor.step == 1 and factor.extent == 32:
+            return "lane"
+        return f"{axis}_{factor.kind.lower().replace('·', '_')}"
 
     def base(self, first: int) -> str:
         """The variable of the thread's place in a region that begins at thread `first`."""
@@ -112,12 +121,13 @@ class Coordinates:
         return out
 
     def inside(self, layout: Layout, axes: tuple[str, ...], loops: dict[tuple[str, int], Linear]) -> tuple[Condition, ...]:
-        """Conditions for the padded axes: the position is one the axis has."""
+        """Conditions for the padded axes: the position is one the axis has. A vector that fits the axis is in or out as a whole."""
         found: list[Condition] = []
         for axis in axes:
             extent = self.extent(axis)
             if span(layout.factors(axis)) > extent:
-                found.append(Less(self.at(layout, axis, loops, local=True), extent))
+                whole = {(axis, i): Linear() for i, f in enumerate(layout.factors(axis)) if f.place == VEC and extent % f.extent == 0}
+                found.append(Less(self.at(layout, axis, {**loops, **whole}, local=True), extent))
         return tuple(found)
 
     def extent(self, axis: str) -> int:

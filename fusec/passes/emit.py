@@ -1,6 +1,7 @@
 """Statements for one node at a time: loads, elementwise ops, reductions, exchanges, stores, under the layouts that were placed."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 
@@ -14,6 +15,7 @@ from ..ir.kernel import (
 from ..ir.monoid import MONOIDS
 from ..ir.plan import VEC, Exchange, Layout
 from ..ir.scalar import COMPOSITES, Call, Lit, Param, Scalar
+from ..ir.tensor import Size
 from .coordinates import Coordinates, var
 from .price import free_edge
 from .problem import VECTOR_BYTES, Placement, Problem
@@ -57,7 +59,7 @@ class Emitter:
 
     def __post_init__(self) -> None:
         self.rank = {a.name: i for i, a in enumerate(self.problem.graph.axes)}
-        self.table = self.problem.table
+        self.table, self.turn = self.problem.table, self.coords.fresh("turn")
         for node in self.problem.graph.nodes:
             if isinstance(node.op, Reduce) and self.lane_steps(node):
                 layout = self.placed.layouts[node.name]
@@ -65,6 +67,8 @@ class Emitter:
 
     rank: dict[str, int] = field(default_factory=dict)
     table: dict[str, Node] = field(default_factory=dict)
+    turn: str = ""
+    loop_names: dict[tuple[str, str], str] = field(default_factory=dict)
 
     # ---- names and loops ----
 
@@ -80,10 +84,16 @@ class Emitter:
         found: list[For] = []
         point: Point = {}
         for axis, position, extent in registers(layout, axes):
-            name = f"{axis}_{'v' if layout.factors(axis)[position].place == VEC else 'r'}"
+            name = self.loop_name(axis, "v" if layout.factors(axis)[position].place == VEC else "r")
             found.append(For(name, extent))
             point[axis, position] = var(name)
         return tuple(found), point
+
+    def loop_name(self, axis: str, kind: str) -> str:
+        """The variable of an axis' register (r), vector (v) or chunk (c) loop: one name, that nothing else has."""
+        if (axis, kind) not in self.loop_names:
+            self.loop_names[axis, kind] = self.coords.fresh(f"{axis}_{kind}")
+        return self.loop_names[axis, kind]
 
     def shape(self, layout: Layout, axes: tuple[str, ...]) -> tuple[int, ...]:
         return tuple(extent for _, _, extent in registers(layout, axes))
@@ -134,7 +144,8 @@ class Emitter:
         if isinstance(arg, Lit):
             return arg
         if not isinstance(arg, Ref):
-            return TensorSize(arg.tensor, arg.dim)  # type: ignore[attr-defined]
+            assert isinstance(arg, Size)
+            return TensorSize(arg.tensor, arg.dim)
         layout = self.placed.layouts[node.name]
         if not self.is_free(node, arg):
             read = self.read_key(node, arg)
@@ -169,7 +180,7 @@ class Emitter:
         when = self.inside(layout, axes, point)
         if node.op.where is not None:
             when += (self._condition(self.operand(node, node.op.where, point)),)
-        copy = self._global(node, node.op.tensor, layout, axes, point, when, load=True)
+        copy = self._global(node, node.op.tensor, layout, axes, point, when)
         return Piece(self.region(layout), (self.declare(node, 0.0 if when and node.dtype in BYTES else None), copy))
 
     def store(self, node: Node) -> Piece:
@@ -179,25 +190,25 @@ class Emitter:
         when = self.inside(layout, axes, point) + self.coords.owner(layout, axes)
         if node.op.where is not None:
             when += (self._condition(self.operand(node, node.op.where, point)),)
-        return Piece(self.region(layout), (self._global(node, node.op.tensor, layout, axes, point, when, load=False),))
+        return Piece(self.region(layout), (self._global(node, node.op.tensor, layout, axes, point, when),))
 
     @staticmethod
     def _condition(value: Value) -> Condition:
         assert isinstance(value, (Elem, Apply))
         return value
 
-    def _global(self, node: Node, tensor: str, layout: Layout, axes: tuple[str, ...], point: Point, when: tuple[Condition, ...],
-                load: bool) -> Copy:
+    def _global(self, node: Node, tensor: str, layout: Layout, axes: tuple[str, ...], point: Point,
+                when: tuple[Condition, ...]) -> Copy:
         assert isinstance(node.op, (Load, Store))
-        argument = self.problem.graph.tensors[tensor]
+        argument, index = self.problem.graph.tensors[tensor], node.op.index
 
         def offset(at: Point) -> Linear:
-            return self.coords.offset(tensor, node.op.index, layout, at, self.indices)  # type: ignore[union-attr]
+            return self.coords.offset(tensor, index, layout, at, self.indices)
 
         def value(at: Point) -> Elem:
-            if load:
+            if not isinstance(node.op, Store):
                 return Elem(node.name, tuple(at[a, i] for a, i, _ in registers(layout, axes)))
-            found = self.operand(node, node.op.arg, at)  # type: ignore[union-attr]
+            found = self.operand(node, node.op.arg, at)
             assert isinstance(found, Elem)
             return found
         limit = self.alignment.get(tensor, VECTOR_BYTES) // BYTES[argument.dtype]
@@ -205,14 +216,15 @@ class Emitter:
         self.widths[tensor] = max(self.widths.get(tensor, 1), width)
         memory, held = Global(tensor, offset(at)), value(at)
         hint = "evict_first" if self._streams(node, tensor) else ""
-        source, target = (memory, held) if load else (held, memory)
-        return Copy(source, target, loops, width, when, hint, self.origin(node))  # type: ignore[arg-type]
+        source, target = (memory, held) if isinstance(node.op, Load) else (held, memory)
+        return Copy(source, target, loops, width, when, hint, self.origin(node))
 
     def _streams(self, node: Node, tensor: str) -> bool:
         """Whether the access is a large one of memory updated in place: read once and written once."""
         return tensor in self.problem.graph.mutated and prod(a.size for a in self.problem.domain(node)) >= 4096
 
-    def _vectorise(self, layout: Layout, axes: tuple[str, ...], point: Point, offset: "object", value: "object", limit: int,
+    def _vectorise(self, layout: Layout, axes: tuple[str, ...], point: Point, offset: Callable[[Point], Linear],
+                   value: Callable[[Point], Elem], limit: int,
                    when: tuple[Condition, ...]) -> tuple[tuple[For, ...], Point, int]:
         """The loops of a copy with its widest access: along the vector digit, where memory and registers both are contiguous."""
         loops, _ = self.loops(layout, axes)
@@ -221,21 +233,21 @@ class Emitter:
             return loops, point, 1
         axis, position, extent = vectors[0]
         name = point[axis, position].terms[0].var
-        terms = {t.var: t for t in offset(point).terms}  # type: ignore[operator]
-        last = value(point).index[-1:]  # type: ignore[operator]
+        terms = {t.var: t for t in offset(point).terms}
+        last = value(point).index[-1:]
         along = terms.get(name)
         if along is None or along.coef != 1 or along.stride is not None or last != (var(name),):
             return loops, point, 1
         width = min(extent, max(limit, 1), 1 << 4)
-        rest = [t.coef for t in offset(point).terms if t.var != name and t.stride is None] + [offset(point).const]  # type: ignore[operator]
+        rest = [t.coef for t in offset(point).terms if t.var != name and t.stride is None] + [offset(point).const]
         while width > 1 and (extent % width or any(c % width for c in rest) or _mentions(when, name)):
             width //= 2
         if width == 1:
             return loops, point, 1
         kept = tuple(f for f in loops if f.var != name)
-        chunk = (For(f"{axis}_c", extent // width),) if extent > width else ()
+        chunk = (For(self.loop_name(axis, "c"), extent // width),) if extent > width else ()
         moved = dict(point)
-        moved[axis, position] = var(f"{axis}_c", width) if chunk else Linear()
+        moved[axis, position] = var(chunk[0].var, width) if chunk else Linear()
         return kept + chunk, moved, width
 
     # ---- exchanges ----
@@ -429,18 +441,20 @@ class Emitter:
         return Piece(self.region(layout), (Copy(value(at), Shared(exchange.buffer, offset(at)), loops, width, when, "", self.origin(node)),))
 
     def read_partials(self, node: Node) -> Piece:
+        assert isinstance(node.op, Reduce)
         exchange = self._partial_buffer(node)
         layout, kept = self.placed.results[node.name], self.local(node)
         loops, point = self.loops(layout, kept)
         count = prod(n for _, n in self._warps(node))
         size = prod(self.coords.extent(a) for a in kept)
         inner = Exchange(node.name, exchange.buffer, kept, tuple(self.coords.extent(a) for a in kept), "f32")
-        offset = self._row_major(inner, [self.coords.at(layout, a, point, local=True) for a in kept]) + var("warp", size)
+        offset = self._row_major(inner, [self.coords.at(layout, a, point, local=True) for a in kept]) + var(self.turn, size)
         parts = f"{node.name}_parts"
-        target = Elem(parts, (var("warp"), *(var(f.var) for f in loops)))
+        target = Elem(parts, (var(self.turn), *(var(f.var) for f in loops)))
         when = self.inside(layout, kept, point)
-        declare = Declare(parts, (count, *self.shape(layout, kept)), "f32", MONOIDS[node.op.monoid].identity[0].value if when else None)  # type: ignore[union-attr]
-        return Piece(self.region(layout), (declare, Copy(Shared(exchange.buffer, offset), target, (For("warp", count), *loops), 1, when)))
+        identity = MONOIDS[node.op.monoid].identity[0].value
+        declare = Declare(parts, (count, *self.shape(layout, kept)), "f32", identity if when else None)
+        return Piece(self.region(layout), (declare, Copy(Shared(exchange.buffer, offset), target, (For(self.turn, count), *loops), 1, when)))
 
     def finish(self, node: Node) -> Piece:
         """The partials of all warps in order, then the rounding to the node's dtype."""
@@ -452,9 +466,9 @@ class Emitter:
         body: list[Statement] = []
         if node.name in self.partials:
             count = prod(n for _, n in self._warps(node))
-            part = Elem(f"{node.name}_parts", (var("warp"), *target.index))
+            part = Elem(f"{node.name}_parts", (var(self.turn), *target.index))
             body.append(Declare(node.name, self.shape(layout, kept), register(node.dtype), monoid.identity[0].value))
-            body.append(Compute((For("warp", count), *loops), (Assign(target, substitute(monoid.combine[0], (target, part)), self.origin(node)),)))
+            body.append(Compute((For(self.turn, count), *loops), (Assign(target, substitute(monoid.combine[0], (target, part)), self.origin(node)),)))
         if node.dtype in NARROW:
             body.append(Compute(loops, (Assign(target, Round(target, node.dtype), self.origin(node)),)))
         return Piece(self.region(layout), tuple(body))

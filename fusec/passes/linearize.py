@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..ir.graph import Graph, Iota, Join, Load, Map, Node, Reduce, Ref, Store, operands, refs
-from ..ir.kernel import Compute, Condition, Copy, Declare, Guard, LaneReduce, Let, Statement
+from ..ir.kernel import Compute, Condition, Declare, Guard, LaneReduce, Let, Statement
 from ..ir.plan import Layout
 from .emit import Emitter, Piece
 from .levels import Levels
+from .localize import elements_of
 from .problem import Placement, Problem
 
 INDEX, LOAD, READ, COMPUTE, LANES, WRITE, RESIDENT, STORE = range(8)
@@ -210,17 +211,9 @@ def _can_join(first: Compute, second: Compute) -> bool:
     written = {a.target.name: a.target.index for a in first.body}
     own = {f.var for f in first.loops}
     for assign in second.body:
-        for elem in elems(assign.value):
+        for elem in elements_of(assign.value):
             if elem.name in written:
                 point = frozenset(v for i in written[elem.name] for v in i.variables)
                 if elem.index != written[elem.name] or point != own:
                     return False
     return True
-
-
-def elems(value: object) -> list["object"]:
-    from .localize import elements_of
-    return elements_of(value)
-
-
-__all__ = ["Copy", "linearize", "assemble"]
