@@ -6,6 +6,7 @@ what it is doing on standard error, where that is a terminal.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import traceback
@@ -28,6 +29,7 @@ ARCHS = ",".join(DEFAULT)
 
 def main() -> NoReturn:
     """The entry point. Leaves without teardown: nothing is left to write once the streams are flushed."""
+    gc.set_threshold(100_000, 50, 50)  # Capture makes hundreds of thousands of objects that live to the end.
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -4,6 +4,16 @@ import os
 import pytest
 
 
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="write golden texts anew instead of comparing with them")
+
+
+@pytest.fixture
+def update_golden(request):
+    """Whether golden texts are to be written anew."""
+    return request.config.getoption("--update-golden")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_store(tmp_path_factory):
     before = os.environ.get("FUSEC_CACHE_DIR")

@@ -29,7 +29,10 @@ _MAIN = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from fusec.run
 
 
 class Worker:
-    """The client's side; `preload` ("package.module:function") is called when the process starts. `run` may be called from several threads; the jobs of one call are built at once."""
+    """The client's side. `preload` ("package.module:function") is called when the process starts.
+
+    `run` may be called from several threads; the jobs of one call are built at once.
+    """
 
     def __init__(self, preload: str) -> None:
         self._preload, self._lock = preload, threading.Lock()
@@ -180,7 +183,7 @@ def _finish(child: _Child) -> tuple[int, str, Any]:
 
 BUILD = "fusec.codegen.build:build"
 builder = Worker("fusec.codegen.warm:warm_up")
-"""This process' worker. Forks inherit what its first compile has set up: a build takes a third of the time that it takes without."""
+"""This process' worker. Forks inherit what its first compile has set up: a build takes a third of the time it would take."""
 
 
 def start_builder() -> None:
