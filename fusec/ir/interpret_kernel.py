@@ -73,9 +73,9 @@ class Machine:
         self.registers: dict[str, list[Tensor | None]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
-        self.epoch = torch.zeros(self.blocks, dtype=torch.int64)
-        self.block_of = torch.arange(self.blocks).unsqueeze(1).expand(self.blocks, self.threads)
-        self.who = (block * self.threads + self.ints["thread"]).expand(self.blocks, self.threads)
+        self.epoch = torch.zeros(self.blocks, dtype=torch.int32)
+        self.block_of = torch.arange(self.blocks).repeat_interleave(self.threads)
+        self.who = (block * self.threads + self.ints["thread"]).flatten().to(torch.int32)
 
     def run(self, body: tuple[Statement, ...], mask: Tensor | None) -> None:
         """The statements in order, for the threads of the mask (None: all)."""
@@ -98,7 +98,7 @@ class Machine:
         elif isinstance(s, LaneReduce):
             self._lane_reduce(s, mask)
         elif isinstance(s, Barrier):
-            self.epoch += self._whole(mask, self.threads, "barrier").squeeze(1)
+            self.epoch += self._whole(mask, self.threads, "barrier").squeeze(1).to(torch.int32)
         elif isinstance(s, Guard):
             self._guard(s, mask)
         else:
@@ -239,18 +239,24 @@ class Machine:
             for w, value in enumerate(self._read(s.source, s.width, active)):
                 self._set(s.target, value, active, w if s.target.index else 0)
 
-    def _addresses(self, place: Global | Shared, width: int, active: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Flat element offsets [width, accesses] of the active threads, and which threads those are (flat bool)."""
+    def _addresses(self, place: Global | Shared, width: int, active: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Flat element offsets [width, accesses] of the active threads, and which threads those are (None: all)."""
         offset = self.linear(place.offset)
         wide = offset if isinstance(offset, Tensor) else torch.tensor([[offset]])
-        on = torch.ones(1, 1, dtype=torch.bool) if active is None else active
-        on = on.expand(self.blocks, self.threads).flatten()
-        at = wide.expand(self.blocks, self.threads).flatten()[on]
+        at = wide.expand(self.blocks, self.threads).flatten()
+        on = None if active is None or active.all() else active.expand(self.blocks, self.threads).flatten()
+        if on is not None:
+            at = at[on]
         self._aligned(place, at, width)
-        return at.unsqueeze(0) + torch.arange(width).unsqueeze(1), on
+        return (at.unsqueeze(0) + torch.arange(width).unsqueeze(1) if width > 1 else at.unsqueeze(0)), on
+
+    def _actors(self, on: Tensor | None, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(block of the chunk, number of the thread over the grid, its block's epoch) of every access, flat."""
+        block, who = (self.block_of, self.who) if on is None else (self.block_of[on], self.who[on])
+        return block.repeat(width), who.repeat(width), self.epoch[block].repeat(width)
 
     def _aligned(self, place: Global | Shared, at: Tensor, width: int) -> None:
-        if (at % width).any():
+        if width > 1 and (at % width).any():
             raise AccessLaw(f"an access of {width} neighbours at element {int(at[at % width != 0][0])} is not aligned")
         if isinstance(place, Global):
             parameter = next(p for p in self.spec.parameters if p.name == place.tensor)
@@ -265,13 +271,12 @@ class Machine:
         if isinstance(place, Elem):
             return [self._get(place, w if place.index else 0) for w in range(width)]
         at, on = self._addresses(place, width, active)
-        who, block = self.who.flatten()[on].repeat(width), self.block_of.flatten()[on]
-        epoch = self.epoch[block].repeat(width)
+        block, who, epoch = self._actors(on, width)
         if isinstance(place, Global):
             found = self.memory[place.tensor].load(at.flatten(), who, epoch)
         else:
-            found = self.shared.load(place.buffer, at.flatten(), block.repeat(width), who, epoch)
-        if bool(on.all()):
+            found = self.shared.load(place.buffer, at.flatten(), block, who, epoch)
+        if on is None:
             return list(found.view(width, self.blocks, self.threads).unbind())
         out = torch.zeros(width, on.numel(), dtype=found.dtype)
         out[:, on] = found.view(width, -1)
@@ -283,14 +288,13 @@ class Machine:
                 self._set(place, value, active, w if place.index else 0)
             return
         at, on = self._addresses(place, len(values), active)
-        width = len(values)
-        new = torch.stack([v.expand(self.blocks, self.threads).flatten()[on] for v in values]).flatten()
-        who, block = self.who.flatten()[on].repeat(width), self.block_of.flatten()[on]
-        epoch = self.epoch[block].repeat(width)
+        flat = [v.expand(self.blocks, self.threads).flatten() for v in values]
+        new = torch.cat(flat if on is None else [v[on] for v in flat])
+        block, who, epoch = self._actors(on, len(values))
         if isinstance(place, Global):
             self.memory[place.tensor].store(at.flatten(), new, who, epoch)
         else:
-            self.shared.store(place.buffer, at.flatten(), new, block.repeat(width), who, epoch)
+            self.shared.store(place.buffer, at.flatten(), new, block, who, epoch)
 
     # ---- control, lanes, barriers
 

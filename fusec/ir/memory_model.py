@@ -1,9 +1,11 @@
 """Memory as the kernel interpreter sees it: flat, bounds-checked, with the accesses of every thread recorded so that races show.
 
 Two accesses to one unit by different threads, one of them a write, are a race unless a barrier of their block lies between; threads
-of different blocks have no barrier at all. Units are elements of a global tensor, or bytes of shared memory.
+of different blocks have no barrier at all. Units are elements of a global tensor, or the smallest elements of shared memory.
 """
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -22,35 +24,54 @@ class AccessLaw(Exception):
 
 
 class Accesses:
-    """Who wrote and read each unit last. `who` is a thread's number over the whole grid, `epoch` counts its block's barriers."""
+    """Who wrote and read each unit last. `who` is a thread's number over the whole grid, `epoch` counts its block's barriers.
 
-    def __init__(self, units: int, threads: int) -> None:
-        self.threads = threads
-        self.writer, self.first, self.second = (torch.full((units,), -1) for _ in range(3))
-        self.write_epoch, self.read_epoch = torch.full((units,), -1), torch.full((units,), -1)
+    `local`: units that only one block can reach. All arguments are flat, one entry per access; int32 but for the addresses.
+    """
 
-    def _clash(self, other: Tensor, then: Tensor, who: Tensor, epoch: Tensor) -> Tensor:
-        """Where `other` (−1: nobody) is another thread, unordered with `who`."""
-        foreign = (other // self.threads) != (who // self.threads)
-        return (other >= 0) & (other != who) & (foreign | (then == epoch))
+    def __init__(self, units: int, threads: int, local: bool) -> None:
+        self.threads, self.local = threads, local
+        self.writer, self.reader, self.wrote, self.read_at = (torch.full((units,), -1, dtype=torch.int32) for _ in range(4))
+        self.many, self.foreign = (torch.zeros(units, dtype=torch.bool) for _ in range(2))
 
-    def read(self, at: Tensor, who: Tensor, epoch: Tensor) -> Tensor:
-        """Record reads (all flat, one entry per access); True where one races with an earlier write."""
-        clash = self._clash(self.writer[at], self.write_epoch[at], who, epoch)
-        known = self.first[at]
-        stale = (known < 0) | (((known // self.threads) == (who // self.threads)) & (self.read_epoch[at] != epoch))
-        self.first[at[stale]], self.second[at[stale]], self.read_epoch[at[stale]] = who[stale], -1, epoch[stale]
-        another = self.first[at] != who
-        self.second[at[another]] = who[another]
+    def _unordered(self, other: Tensor, then: Tensor, at: Tensor, who: Tensor, epoch: Tensor) -> bool:
+        """Whether one of `other` (−1: nobody), acting at `then[at]`, is another thread without a barrier in between."""
+        apart = (other != who) & (other >= 0)
+        if not apart.any():
+            return False
+        if self.local:
+            return bool(((then[at] == epoch) & apart).any())
+        blocks = (other[apart] // self.threads) != (who[apart] // self.threads)
+        return bool((blocks | (then[at[apart]] == epoch[apart])).any())
+
+    def read(self, at: Tensor, who: Tensor, epoch: Tensor) -> bool:
+        """Record reads; whether one races with an earlier write."""
+        clash = self._unordered(self.writer[at], self.wrote, at, who, epoch)
+        known = self.reader[at]
+        fresh = (known < 0) | (self.read_at[at] != epoch)
+        if not self.local:
+            apart = (known != who) & (known >= 0)
+            if apart.any():
+                units = at[apart]
+                self.foreign[units] |= (known[apart] // self.threads) != (who[apart] // self.threads)
+        if fresh.all():
+            self.many[at] = False
+        else:
+            self.many[at[fresh]] = False
+            self.many[at[(known != who) & ~fresh]] = True
+        self.reader[at], self.read_at[at] = who, epoch
+        shared = self.reader[at] != who
+        if shared.any():
+            self.many[at[shared]] = True
         return clash
 
-    def write(self, at: Tensor, who: Tensor, epoch: Tensor) -> Tensor:
-        """Record writes; True where one races with an earlier access or with another write of the same statement."""
-        clash = self._clash(self.writer[at], self.write_epoch[at], who, epoch)
-        for reader in (self.first, self.second):
-            clash |= self._clash(reader[at], self.read_epoch[at], who, epoch)
-        self.writer[at], self.write_epoch[at] = who, epoch
-        return clash | (self.writer[at] != who)
+    def write(self, at: Tensor, who: Tensor, epoch: Tensor) -> bool:
+        """Record writes; whether one races with an earlier access or with another write of the same statement."""
+        clash = self._unordered(self.writer[at], self.wrote, at, who, epoch)
+        clash = clash or self._unordered(self.reader[at], self.read_at, at, who, epoch)
+        clash = clash or bool((self.many[at] & (self.read_at[at] == epoch)).any()) or bool(self.foreign[at].any())
+        self.writer[at], self.wrote[at] = who, epoch
+        return clash or bool((self.writer[at] != who).any())
 
 
 class GlobalTensor:
@@ -65,12 +86,16 @@ class GlobalTensor:
         if tensor.numel() != left or not tensor.is_contiguous():
             self.own = torch.zeros(left, dtype=torch.bool)
             self.own.as_strided(tensor.shape, tensor.stride()).fill_(True)
-        self.accesses = Accesses(left, threads) if watched else None
+        self.accesses = Accesses(left, threads, local=False) if watched else None
 
     def check(self, at: Tensor) -> None:
         """Raises AccessLaw for an element outside of the tensor."""
-        outside = (at < 0) | (at >= self.flat.numel())
-        if not outside.any() and self.own is not None:
+        if not at.numel():
+            return
+        outside = at < 0
+        if int(at.min()) < 0 or int(at.max()) >= self.flat.numel():
+            outside = outside | (at >= self.flat.numel())
+        elif self.own is not None:
             outside = ~self.own[at]
         if outside.any():
             raise AccessLaw(f"element {int(at[outside][0])} is not one of tensor {self.name} {tuple(self.tensor.shape)}")
@@ -78,14 +103,14 @@ class GlobalTensor:
     def load(self, at: Tensor, who: Tensor, epoch: Tensor) -> Tensor:
         """Elements at flat offsets, in register form."""
         self.check(at)
-        if self.accesses is not None and self.accesses.read(at, who, epoch).any():
+        if self.accesses is not None and self.accesses.read(at, who, epoch):
             raise AccessLaw(f"race: tensor {self.name} is read while another thread writes it")
         return to_register(self.flat[at].view(self.dtype))
 
     def store(self, at: Tensor, value: Tensor, who: Tensor, epoch: Tensor) -> None:
         """Register values to flat offsets, rounded to the element type."""
         self.check(at)
-        if self.accesses is not None and self.accesses.write(at, who, epoch).any():
+        if self.accesses is not None and self.accesses.write(at, who, epoch):
             raise AccessLaw(f"race: tensor {self.name} is written while another thread reads or writes it")
         short = next(k for k, v in TORCH_DTYPE.items() if v == self.dtype)
         self.flat[at] = from_register(value, short).view(self.flat.dtype)
@@ -96,9 +121,10 @@ class SharedMemory:
 
     def __init__(self, plan: SmemPlan, blocks: int, threads: int, watched: bool) -> None:
         self.row = -(-max(plan.total, 1) // 16) * 16
+        self.unit = min((math.gcd(BYTES[b.dtype], b.offset, 8) for b in plan.buffers), default=1)
         self.bytes = torch.full((blocks * self.row,), POISON, dtype=torch.uint8)
         self.buffers = {b.name: b for b in plan.buffers}
-        self.accesses = Accesses(blocks * self.row, threads) if watched and plan.buffers else None
+        self.accesses = Accesses(blocks * self.row // self.unit, threads, local=True) if watched and plan.buffers else None
 
     def _units(self, buffer: str, at: Tensor, block: Tensor) -> Tensor:
         """First byte of each element; raises AccessLaw beyond the buffer."""
@@ -111,10 +137,13 @@ class SharedMemory:
     def _touch(self, buffer: str, first: Tensor, who: Tensor, epoch: Tensor, write: bool) -> None:
         if self.accesses is None:
             return
-        size = BYTES[self.buffers[buffer].dtype]
-        units = (first.unsqueeze(-1) + torch.arange(size)).flatten()
+        count = BYTES[self.buffers[buffer].dtype] // self.unit
+        units = first // self.unit
+        if count > 1:
+            units = (units.unsqueeze(-1) + torch.arange(count)).flatten()
+            who, epoch = who.repeat_interleave(count), epoch.repeat_interleave(count)
         record = self.accesses.write if write else self.accesses.read
-        if record(units, who.repeat_interleave(size), epoch.repeat_interleave(size)).any():
+        if record(units, who, epoch):
             how = "written while another thread reads or writes it" if write else "read while another thread writes it"
             raise AccessLaw(f"race: shared buffer {buffer} is {how}, and no barrier lies between")
 

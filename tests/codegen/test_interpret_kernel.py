@@ -8,7 +8,9 @@ import torch
 
 from fusec.errors import InternalError
 from fusec.ir.interpret_kernel import run_kernel
-from fusec.ir.kernel import Barrier, Compute, Copy, Global, Guard, LaneReduce, Less, Statement
+from fusec.ir.kernel import (
+    Barrier, Compute, Copy, Declare, Global, Guard, KernelSpec, LaneReduce, Launch, Less, Parameter, Statement)
+from fusec.ir.plan import SmemPlan
 
 from .specs import CASES, conv, conv_inputs, delta, delta_inputs, el, lin, norm, norm_inputs
 
@@ -84,3 +86,33 @@ def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusec.ir.interpret_kernel.LANES_AT_ONCE", 256)
     run_kernel(delta(), many)
     assert all(torch.equal(one[k], many[k]) for k in one)
+
+
+def two_blocks(*body: Statement) -> KernelSpec:
+    return KernelSpec("two", "two blocks", "sm_90a", (Parameter("x", "f32", (64,), (1,), 4),), Launch(((2,), (), ()), 32), SmemPlan(),
+                      (Declare("a", (), "f32", 1.0), *body))
+
+
+@pytest.mark.parametrize("body", [
+    (Copy(el("a"), Global("x", lin(thread=1))),),
+    (Copy(Global("x", lin(thread=1)), el("a")), Copy(el("a"), Global("x", lin(thread=1, block_x=32)))),
+    (Copy(Global("x", lin(thread=1)), el("a")), Barrier(("no help across blocks",)),
+     Copy(el("a"), Global("x", lin(thread=1, block_x=32)))),
+    (Copy(el("a"), Global("x", lin(thread=1, block_x=32))), Copy(Global("x", lin(31, thread=-1, block_x=32)), el("a"))),
+    (Copy(Global("x", lin(block_x=32)), el("a")), Copy(el("a"), Global("x", lin(block_x=32, thread=1)))),
+])
+def test_races_in_global_memory(body: tuple[Statement, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    for lanes in (32, 64):  # One chunk a block, and one for both.
+        monkeypatch.setattr("fusec.ir.interpret_kernel.LANES_AT_ONCE", lanes)
+        with pytest.raises(InternalError, match="race: tensor x"):
+            run_kernel(two_blocks(*body), {"x": torch.zeros(64)})
+        run_kernel(two_blocks(*body), {"x": torch.zeros(64)}, check_races=False)
+
+
+def test_what_a_barrier_orders() -> None:
+    body = (Copy(Global("x", lin(block_x=32)), el("a")), Barrier(("x: read → write",)),
+            Copy(el("a"), Global("x", lin(block_x=32, thread=1))),
+            Barrier(("x: write → read",)), Copy(Global("x", lin(31, thread=-1, block_x=32)), el("a")))
+    x = torch.arange(64.0)
+    run_kernel(two_blocks(*body), {"x": x})
+    assert torch.equal(x, torch.tensor([0.0, 32.0]).repeat_interleave(32))

@@ -70,7 +70,7 @@ def function_inputs(kind: str, seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def dtypes(arch: str = "sm_90a") -> KernelSpec:
-    """Each element type through registers: 16 bytes a thread in one access, then an element each; converted floats into each other."""
+    """Each element type through registers: 16 bytes a thread in one access, then an element each; fp32 rounded to each."""
     body, parameters = [], []
     for dtype, size in BYTES.items():
         width = 16 // size
