@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .accuracy import Jitter, bound
 from .machine import WARP, current, thread_index
 from .numeric import Array, EmulationError, Float32, Int32, Numeric, as_numeric, common, convert, either
 from .numeric import select as select_value
@@ -24,6 +25,13 @@ EXACT: Mapping[str, Callable[[Array], Array]] = {
 
 replacement: list[Mapping[str, Callable[[Array], Array]]] = [{}]
 """The last mapping overrides functions by name, on fp32 arrays: how a run is made to use another library's."""
+jitter: list[Jitter | None] = [None]
+"""The last one moves the results of approximate functions within their bounds."""
+
+
+def _finished(v: Array, name: str, approx: bool) -> Array:
+    v = np.asarray(v, np.float32)
+    return v if jitter[-1] is None else jitter[-1](v, bound(name, approx))
 
 
 def _unary(name: str) -> Callable[..., Any]:
@@ -36,7 +44,7 @@ def _unary(name: str) -> Callable[..., Any]:
         other = replacement[-1].get(name)
         if other is not None:
             return Float32.of(other(np.asarray(x.v)), x.undef)
-        return Float32.of(np.asarray(EXACT[name](np.asarray(x.v, np.float64)), np.float32), x.undef)
+        return Float32.of(_finished(EXACT[name](np.asarray(x.v, np.float64)), name, approx or fastmath), x.undef)
     apply.__name__ = name
     apply.__doc__ = f"{name} of fp32, as exactly as fp32 holds it."
     return apply
@@ -91,7 +99,7 @@ def mul(a: Any, b: Any, *, rounding: Any = None) -> Any:
 def div(a: Any, b: Any, *, approx: bool = False, full: bool = False, fastmath: bool = False) -> Any:
     """a / b, correctly rounded here; the approximate forms may be 2 ulp off on hardware."""
     a, b = _float(a), _float(b)
-    return Float32.of(np.divide(a.v, b.v), either(a.undef, b.undef))
+    return Float32.of(_finished(np.divide(a.v, b.v), "div", approx or full or fastmath), either(a.undef, b.undef))
 
 
 def _extreme(larger: bool) -> Callable[..., Any]:

@@ -238,7 +238,9 @@ def common(a: Any, b: Any, arithmetic: bool) -> Any:
             raise EmulationError(f"{other.__name__} beside {wide.__name__} is Float64: convert explicitly")
         return Float32 if other.width > wide.width else wide
     if a.is_float:
-        if a.width == b.width or min(max(a.width, b.width), 16) < 16:
+        if a.width == b.width == 16:
+            return Float16
+        if a.width == b.width or max(a.width, b.width) < 16:
             raise EmulationError(f"implicit promotion of {a.__name__} and {b.__name__}: cast explicitly")
         return a if a.width > b.width else b
     if a.signed != b.signed:

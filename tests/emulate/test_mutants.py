@@ -1,4 +1,4 @@
-"""Planted faults: every mutant of a rendered kernel that changes its meaning is noticed; survivors are listed here, with the reason."""
+"""Planted faults: every mutant of a rendered kernel that changes its meaning is noticed; survivors are listed, with the reason."""
 import pytest
 
 from fusec.codegen.render import render

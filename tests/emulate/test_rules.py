@@ -93,7 +93,7 @@ REFUSED = {
     "Int32 on one path|on the other": "out[thread] = x[thread] if thread < 5 else thread",
     "local memory": "r = cute.make_rmem_tensor((4,), Float32)\nr.fill(0.0)\nout[thread] = r[thread & 3]",
     "needs an index|needs a bool": "names = (1.0, 2.0)\nfor i in range(2):\n    out[thread] = names[i]",
-    "cast explicitly": "out[thread] = Float32(Float16(1.0) + BFloat16(1.0))",
+    "is Float64": "out[thread] = Float32(x[thread] + Int64(thread))",
     "is not a name of|outside of the subset": "out[thread] = cute.math.tan(x[thread])",
 }
 
