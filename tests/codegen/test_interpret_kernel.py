@@ -89,8 +89,8 @@ def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def two_blocks(*body: Statement) -> KernelSpec:
-    return KernelSpec("two", "two blocks", "sm_90a", (Parameter("x", "f32", (64,), (1,), 4),), Launch(((2,), (), ()), 32), SmemPlan(),
-                      (Declare("a", (), "f32", 1.0), *body))
+    x = Parameter("x", "f32", (64,), (1,), 4)
+    return KernelSpec("two", "two blocks", "sm_90a", (x,), Launch(((2,), (), ()), 32), SmemPlan(), (Declare("a", (), "f32", 1.0), *body))
 
 
 @pytest.mark.parametrize("body", [
