@@ -285,15 +285,16 @@ class Importer:
 
     def _names(self, nodes: Sequence[TensorNode]) -> dict[str, str]:
         """Readable, unique names: the argument, the name assigned in the source, else what the op is."""
-        taken = set(self.program.names) | set(keyword.kwlist)
+        taken, reserved = set(self.program.names) | set(keyword.kwlist), set(self.targets.values())
         names = {}
         for node in nodes:
             if isinstance(node.op, Input):
                 names[node.name] = node.name
                 continue
             base = self.targets.get(node.name) or _word(node)
+            others = taken if node.name in self.targets else taken | reserved
             name, k = base, 0
-            while name in taken:
+            while name in others:
                 k += 1
                 name = f"{base}_{k}"
             taken.add(name)

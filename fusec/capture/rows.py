@@ -119,6 +119,8 @@ def classes(graph: TensorGraph) -> Classes:
         if isinstance(node.op, Input) or any(o in c.given for o in operands(node.op)):
             c.given.add(node.name)
         _unify(c, node, own)
+    for argument, final in graph.mutations:
+        _each(c, c.dims[argument], c.dims[final])
     return c
 
 
@@ -315,7 +317,7 @@ def _refuse_unit(c: Classes, root: int, results: Sequence[str], loc: Loc) -> Non
 
 def indexed_only(c: Classes, rows: int | None) -> list[int]:
     """Classes of dims that an index picks from and nothing else depends on: pools and tables, whose size is free."""
-    results = {leaf for o in _fresh(c) for leaf in c.all_of(o)}
+    results = {leaf for o in c.graph.outputs if o[0] not in "=!" for leaf in c.all_of(o)}
     positions = {leaf for n in c.graph.nodes if isinstance(n.op, Iota) for leaf in c.all_of(n.name)}
     fixed = {leaf for d in c.fixed for leaf in c.atoms.leaves(d)}
     found = []
