@@ -6,7 +6,7 @@ import torch
 
 import fusec
 from fusec.api import capture_graph
-from fusec.passes import pipeline
+from fusec.compiler import plan
 from fusec.target import TARGETS
 
 from .steps import delta_inputs, delta_rule
@@ -32,12 +32,12 @@ def conv_delta_inputs(D):
                 gate=torch.randn(2, D).to(bf16), pool=torch.randn(4, D, D), slots=torch.tensor([3, 1]), weight=torch.randn(D))
 
 
-def plan(fn, given, arch):
+def planned(fn, given, arch):
     """(seconds, spec or the refusal) of planning a captured function for an arch."""
     stages = capture_graph(fn, given)
     began = time.perf_counter()
     try:
-        made = pipeline.compile(pipeline.Stages(stages.captured, arch, stages.numerics, {}, stages.graph), arch, until="kernel")
+        made = plan(stages.captured, arch, until="kernel")
         return time.perf_counter() - began, made.need("kernel"), None
     except fusec.ResourceError as refusal:
         return time.perf_counter() - began, None, str(refusal)
@@ -50,7 +50,7 @@ def plan(fn, given, arch):
     (conv_delta_norm, lambda: conv_delta_inputs(256)), (conv_delta_norm, lambda: conv_delta_inputs(768))],
     ids=["256", "512", "1024", "fused 192", "fused 256", "fused 768"])
 def test_a_plan_fits_or_says_what_does_not(fn, given, arch):
-    seconds, spec, refusal = plan(fn, given(), arch)
+    seconds, spec, refusal = planned(fn, given(), arch)
     limit = TARGETS[arch].smem_per_block
     if spec is not None:
         assert spec.smem.total <= limit and all(b.offset + b.bytes <= spec.smem.total for b in spec.smem.buffers)
