@@ -182,7 +182,7 @@ class Copy:
 
     Memory to registers or registers to memory. width > 1 is one access: the offset is a multiple of it and so aligned, and the
     innermost register dim holds the neighbours. Points where a condition fails are left alone (registers keep their init).
-    `hint`: "" or "evict_first".
+    `hint`: "" or "evict_first". `node`: the Load or Store of the graph that a global access is of.
     """
 
     source: Place
@@ -192,6 +192,7 @@ class Copy:
     when: tuple[Condition, ...] = ()
     hint: str = ""
     origin: Origin = Origin()
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def common(a: Size, b: Size) -> int:
 
 @dataclass(slots=True)
 class Link:
-    """whole = part + offset. `lenient`: cuts that do not nest are no error (the whole is a dim of an argument: any sum of digits is)."""
+    """whole = part + offset. `lenient`: cuts that do not nest are no error (any sum of digits is an index of an argument)."""
 
     whole: int
     part: int | None

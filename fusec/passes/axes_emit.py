@@ -31,7 +31,7 @@ class Emitter:
         self.emitted: dict[str, str] = {}
         self.loads: dict[object, str] = {}
 
-    # ---- coordinates ---------------------------------------------------------------------------------------------------------------
+    # ---- coordinates ------------------------------------------------------------------------------------------------------------
 
     def axis(self, leaf: int) -> Axis:
         return self.axes.of(leaf)
@@ -96,7 +96,7 @@ class Emitter:
             return (g.Digit(g.Index(digits[0].source.axis, constant)),)
         return tuple(digits) + ((g.Digit(g.Index(None, constant)),) if constant else ())
 
-    # ---- references ----------------------------------------------------------------------------------------------------------------
+    # ---- references -------------------------------------------------------------------------------------------------------------
 
     def value_ref(self, name: str, read: Hop, rest: tuple[Hop, ...], loc: Loc) -> g.Ref:
         """A value as the reader behind `read` and `rest` sees it."""
@@ -162,7 +162,7 @@ class Emitter:
             of_ref(where)
         return tuple(table[name] for name in seen)
 
-    # ---- nodes -----------------------------------------------------------------------------------------------------------------------
+    # ---- nodes ------------------------------------------------------------------------------------------------------------------
 
     def add(self, op: g.Op, axes: tuple[Axis, ...], dtype: str, loc: Loc, fallback: str, named: TensorNode | None) -> str:
         name = self.names.value(named.loc.target if named is not None else "", fallback)
@@ -196,7 +196,9 @@ class Emitter:
             if step != 1:
                 term = self.add(g.Map("mul", (g.Ref(term), Lit(step))), (axis,), node.dtype, node.loc, "position", None)
             axes = (axis,) + (self.nodes_axes(total) if total else ())
-            total = self.add(g.Map("add", (g.Ref(term), g.Ref(total))), axes, node.dtype, node.loc, "position", None) if total else term
+            if total:
+                term = self.add(g.Map("add", (g.Ref(term), g.Ref(total))), axes, node.dtype, node.loc, "position", None)
+            total = term
             step *= axis.size if not axis.dynamic else 1
         return total or self.add(g.Map("identity", (Lit(0),)), (), node.dtype, node.loc, "position", None)
 
@@ -245,5 +247,5 @@ class Emitter:
         where = self._where(write.place, write.loc)
         arg = self._ref(write.value, write.read, write.loc)
         dtype = next(n.dtype for n in self.nodes if n.name == arg.value)
-        self.nodes.append(g.Node(self.names.value("", f"store_{write.tensor}"), g.Store(write.tensor, index, arg, where), axes, dtype,
-                                 write.loc))
+        name = self.names.value("", f"store_{write.tensor}")
+        self.nodes.append(g.Node(name, g.Store(write.tensor, index, arg, where), axes, dtype, write.loc))

@@ -31,7 +31,7 @@ class Picked:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One digit of an index value: a value (or constant) as the reader behind `hops` sees it, below `extent` (None: the topmost)."""
+    """One digit of an index: a value (or constant) as the reader behind `hops` sees it, below `extent` (None: the topmost)."""
 
     value: str | Lit
     hops: tuple[Hop, ...]

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import FusionError
+from ..errors import FusionError, Loc
 from ..ir import graph as g
 from ..ir.axis import Axis
 from ..ir.tensor import Input, Join
@@ -84,9 +84,10 @@ def _nest(emitter: "Emitter", value: Value, leaves: list[int], axes: tuple[Axis,
     return emitter.add(g.Join(axis.name, tuple(joined)), axes, node.dtype, node.loc, "join", node)
 
 
-def _check_disjoint(ranges: list[tuple[int, int]], loc: "object") -> None:
+def _check_disjoint(ranges: list[tuple[int, int]], loc: Loc) -> None:
     end = 0
     for start, length in ranges:
         if start != end:
-            raise FusionError("parts of unequal sizes are joined along a dim that is viewed as several", hint="join along each dim by itself")
+            raise FusionError("parts of unequal sizes are joined along a dim that is viewed as several", loc,
+                              "join along each dim by itself")
         end = start + length

@@ -5,6 +5,7 @@ value of an index tensor (Pick). A view is a chain of hops down to its root: a c
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -88,12 +89,13 @@ class Model:
                 self._check_not_updated(node)
                 self.values[node.name] = self._value(node)
 
-    # ---- small helpers -------------------------------------------------------------------------------------------------------------
+    # ---- small helpers ----------------------------------------------------------------------------------------------------------
 
     def fresh(self, extent: Size) -> int | None:
         return None if extent == 1 else self.atoms.new(extent)
 
-    def hop(self, pairs: list[tuple[int | None, int | None, int]], tier: int, loc: Loc, what: str, lenient: bool = False) -> Hop:
+    def hop(self, pairs: Sequence[tuple[int | None, int | None, int]], tier: int, loc: Loc, what: str,
+            lenient: bool = False) -> Hop:
         """Links for (atom of the value, atom of the reader, offset); unit dims have none."""
         links = [Link(whole, part, offset, lenient) for whole, part, offset in pairs if whole is not None]
         self.atoms.links.extend(links)
@@ -110,18 +112,19 @@ class Model:
         return isinstance(self.values[name].node.op, Input)
 
     def _view(self, node: TensorNode, dims: Dims, extra: list[Hop] | None = None) -> Value:
-        base = self.values[getattr(node.op, "arg")]
+        assert isinstance(node.op, VIEWS)
+        base = self.values[node.op.arg]
         return Value(node, dims, base.root, base.hops + (extra or []))
 
     def _check_not_updated(self, node: TensorNode) -> None:
         for operand in operand_names(node.op):
             update = self.graph.table[operand]
             if isinstance(update.op, Update):
-                raise FusionError(f"{node.source or 'this'} reads a tensor that was just updated (at {update.loc.short}), not through the "
-                                  "index that was written", node.loc,
+                raise FusionError(f"{node.source or 'this'} reads a tensor that was just updated (at {update.loc.short}), and not "
+                                  "through the index that was written", node.loc,
                                   "read before the update, or use the value that was stored; otherwise it takes a second kernel")
 
-    # ---- one node --------------------------------------------------------------------------------------------------------------------
+    # ---- one node ---------------------------------------------------------------------------------------------------------------
 
     def _value(self, node: TensorNode) -> Value:
         op = node.op
@@ -182,13 +185,14 @@ class Model:
             self.atoms.unify([a for a in source if a is not None], [a for a in own if a is not None])
         except DoesNotNest:
             raise FusionError(
-                f"a view from {_shape(base.node.shape)} to {_shape(node.shape)} mixes dims whose sizes have no common pieces", node.loc,
-                "view the sizes as products of common factors, or load the tensor in the target shape") from None
+                f"a view from {_shape(base.node.shape)} to {_shape(node.shape)} mixes dims whose sizes have no common pieces",
+                node.loc, "view the sizes as products of common factors, or load the tensor in the target shape") from None
         return self._view(node, own, extra)
 
     def _expand(self, node: TensorNode, op: Expand) -> Value:
         base = self.values[op.arg]
-        dims: Dims = [None] * (len(node.shape) - len(base.dims)) + base.dims
+        missing: Dims = [None] * (len(node.shape) - len(base.dims))
+        dims = missing + base.dims
         return self._view(node, [a if a is not None else self.fresh(n) for a, n in zip(dims, node.shape)])
 
     def _slice(self, node: TensorNode, op: Slice) -> Value:

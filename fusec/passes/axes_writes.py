@@ -1,4 +1,4 @@
-"""Writes over axes: what a function leaves in arguments and returns, each over fresh atoms, with its place in the tensor as hops."""
+"""Writes over axes: what a function leaves in arguments and returns, each over fresh atoms, its place in the tensor as hops."""
 from __future__ import annotations
 
 from ..errors import FusionError, Loc
@@ -61,12 +61,13 @@ def _through(model: Model, step: Step, dims: Dims, shape: Shape, hops: list[Hop]
     try:
         model.atoms.unify([a for a in dims if a is not None], [a for a in own if a is not None])
     except DoesNotNest:
-        raise FusionError(f"{write.tensor} is written through a view whose sizes have no common pieces with its own", write.node.loc,
-                          "view the sizes as products of common factors") from None
+        raise FusionError(f"{write.tensor} is written through a view whose sizes have no common pieces with its own",
+                          write.node.loc, "view the sizes as products of common factors") from None
     return own
 
 
-def _store(model: Model, tensor: str, value: str, dims: Dims, place: list[Hop], loc: Loc, start: Dims | None = None) -> Write:
+def _store(model: Model, tensor: str, value: str, dims: Dims, place: list[Hop], loc: Loc,
+           start: Dims | None = None) -> Write:
     """A write of a value over `dims`, at a place."""
     own = [None if a is None else model.fresh(model.atoms.extent(a)) for a in dims]
     read = model.read(value, own, loc)

@@ -4,6 +4,7 @@ from __future__ import annotations
 from ..ir.dtype import BYTES
 from ..ir.graph import Graph
 from ..ir.kernel import Copy, Global, KernelSpec, Let, Linear, Parameter, Statement, Term, walk
+from ..ir.overlap import apart
 from ..ir.plan import Buffer, Exchange, Schedule, SmemPlan
 from ..target import TARGETS
 from .barriers import insert_barriers
@@ -41,7 +42,8 @@ def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) 
     body = localize(linearize(problem, placed, levels, emitter))
     sizes = {e.buffer: (e.dtype, _count(e)) for e in emitter.exchanges.values()}
     plan = plan_smem(body, sizes, TARGETS[arch].smem_per_block)
-    body = insert_barriers(_lets(coords, body) + body, _shifted(plan, len(coords.lets)))
+    body = insert_barriers(_lets(coords, body) + body, _shifted(plan, len(coords.lets)),
+                           lambda a, b: apart(graph, problem.table[a], problem.table[b]))
     schedule = Schedule(placed.anchor, placed.threads, grid.axes, tuple(placed.layouts.items()), tuple(emitter.exchanges.values()),
                         forms=tuple((name, str(form)) for name, form in reduce_forms(problem, placed)))
     spec = KernelSpec(graph.name, graph.name, arch, _parameters(graph, emitter), launch, plan, body, _summary(placed))

@@ -1,11 +1,11 @@
 """After this pass every hazard between threads is ordered by a barrier, in shared and in global memory, and each barrier says why.
 
-Hazards: shared write then read; shared read or write, then a write to the same bytes under another name; global read, then a write to
-the same tensor, unless the same thread reads and writes (its program order suffices).
+Hazards: shared write then read; shared read or write, then a write to the same bytes under another name; global read or write, then a
+write to the same elements, unless it is the same thread (its program order suffices).
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ..errors import InternalError
@@ -19,6 +19,7 @@ class Access:
     """A global access: who makes it (the thread's terms of the offset and the conditions on threads), read or write."""
 
     tensor: str
+    node: str
     write: bool
     who: tuple[frozenset[Term], frozenset[Condition]]
 
@@ -32,12 +33,18 @@ class _Pending:
     globals: list[Access] = field(default_factory=list)
 
 
-def insert_barriers(body: tuple[Statement, ...], plan: SmemPlan) -> tuple[Statement, ...]:
-    """The statements with barriers. Raises InternalError where one would have to stand inside a guard."""
+Apart = Callable[[str, str], bool]
+
+
+def insert_barriers(body: tuple[Statement, ...], plan: SmemPlan, apart: Apart) -> tuple[Statement, ...]:
+    """The statements with barriers; `apart` tells whether two accesses to one tensor touch different elements.
+
+    Raises InternalError where a barrier would have to stand inside a guard.
+    """
     pending = _Pending()
     out: list[Statement] = []
     for statement in body:
-        reasons = _hazards(statement, plan, pending)
+        reasons = _hazards(statement, plan, pending, apart)
         if reasons:
             out.append(Barrier(tuple(reasons)))
             pending = _Pending()
@@ -46,7 +53,7 @@ def insert_barriers(body: tuple[Statement, ...], plan: SmemPlan) -> tuple[Statem
     return tuple(out)
 
 
-def _hazards(statement: Statement, plan: SmemPlan, pending: _Pending) -> list[str]:
+def _hazards(statement: Statement, plan: SmemPlan, pending: _Pending, apart: Apart) -> list[str]:
     reasons: list[str] = []
     accesses = set(shared_accesses(statement))
     for name, write in sorted(accesses):
@@ -58,8 +65,9 @@ def _hazards(statement: Statement, plan: SmemPlan, pending: _Pending) -> list[st
             if write and _overlap(plan, name, other) and (other != name or name in pending.read):
                 reasons.append(f"{name}: reuses bytes of {other}")
     for access in global_accesses(statement):
-        if access.write and any(not p.write and p.tensor == access.tensor and p.who != access.who for p in pending.globals):
-            reasons.append(f"{access.tensor}: read → overwrite")
+        for past in pending.globals:
+            if access.write and past.tensor == access.tensor and past.who != access.who and not apart(past.node, access.node):
+                reasons.append(f"{access.tensor}: {'write' if past.write else 'read'} → overwrite")
     return list(dict.fromkeys(reasons))
 
 
@@ -86,4 +94,4 @@ def global_accesses(statement: Statement, when: tuple[Condition, ...] = ()) -> I
         conditions = frozenset(c for c in when + statement.when if isinstance(c, (Less, AtLeast)) and not c.value.variables & own)
         for place, write in ((statement.source, False), (statement.target, True)):
             if isinstance(place, Global):
-                yield Access(place.tensor, write, (frozenset(t for t in place.offset.terms if t.var not in own), conditions))
+                yield Access(place.tensor, statement.node, write, (frozenset(t for t in place.offset.terms if t.var not in own), conditions))

@@ -13,6 +13,7 @@ from ..errors import FusionError, Loc
 from ..ir.axis import Axis
 from ..ir.dtype import BYTES
 from ..ir.graph import Digit, DimIndex, Graph, Index, Load, Node, Reduce, Ref, Store, operands
+from ..ir.overlap import apart
 
 SMALL_BLOCK = 2048  # Elements: below this a block takes parallel axes back from the grid.
 LARGE_BLOCK = 32768  # Elements: above this a block gives part of a parallel axis to the grid.
@@ -82,17 +83,18 @@ def _signature(index: tuple[DimIndex, ...], free: frozenset[str]) -> tuple[froze
 
 
 def _check_in_place(graph: Graph, free: frozenset[str]) -> None:
-    written: dict[str, tuple[frozenset[Digit], ...]] = {}
+    """Of two accesses to a tensor that is written, either both are of the same block or they touch different elements."""
+    stores = [n for n in graph.nodes if isinstance(n.op, Store)]
     for node in graph.nodes:
-        if isinstance(node.op, Store):
-            mine = _signature(node.op.index, free)
-            if written.setdefault(node.op.tensor, mine) != mine:
-                raise FusionError(f"{node.op.tensor} is written through two different indices", node.loc,
-                                  "a block may write only where it alone reads and writes; split the function in two")
-    for node in graph.nodes:
-        if isinstance(node.op, Load) and node.op.tensor in written and _signature(node.op.index, free) != written[node.op.tensor]:
-            raise FusionError(f"{node.op.tensor} is updated in place and read through another index: one block would need what another "
-                              "writes", node.loc, "read and update it through the same index, or split the function in two")
+        if not isinstance(node.op, (Load, Store)):
+            continue
+        for store in stores:
+            assert isinstance(store.op, Store)
+            if _signature(node.op.index, free) == _signature(store.op.index, free) or apart(graph, node, store):
+                continue
+            does = "read" if isinstance(node.op, Load) else "written"
+            raise FusionError(f"{store.op.tensor} is updated in place and {does} through another index: one block would need what "
+                              "another writes", node.loc, "read and update it through the same index, or split the function in two")
 
 
 def _by_contiguity(graph: Graph) -> tuple[Axis, ...]:

@@ -39,7 +39,8 @@ def _contract(graph: Graph, node: Node, names: Names) -> tuple[Node, ...] | None
     sides = [i for i, a in enumerate(node.op.args) if isinstance(a, Ref) and _product(graph, a)]
     if not sides:
         return None
-    side = min(sides, key=lambda i: (_negation(graph, node, i), -_width(graph, node.op.args[i]), i))
+    args = node.op.args
+    side = min(sides, key=lambda i: (_negation(graph, node, i), -_width(graph, args[i]), i))
     outer, other = node.op.args[side], node.op.args[1 - side]
     assert isinstance(outer, Ref)
     product = graph.table[outer.value].op

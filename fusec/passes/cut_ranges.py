@@ -1,7 +1,7 @@
 """Where a computed value is used in unequal ranges, each range becomes a value of its own, from the arguments on.
 
-Query, key and value of different widths cut from one convolved row, or the channels of a scan cut into inputs and gates, have no axis
-in common: as one value they could share a grid in no other way than by the rows. Equal ranges stay one value with an axis for the part.
+Rows whose parts have different widths (as many small heads as large ones, inputs beside gates) have no axis for the part: as one
+value they could share a grid in no other way than by the rows. Equal ranges stay one value with an axis for the part.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cut_ranges(graph: TensorGraph) -> TensorGraph:
             made = pusher.part(node.op.arg, part) if node.op.where is None else None
             if made is not None:
                 same[node.name] = made
-    for node, root in _uneven_slices(graph):
+    for node in _uneven_slices(graph):
         assert isinstance(node.op, Slice)
         length = node.shape[node.op.dim]
         assert isinstance(length, int)
@@ -62,10 +62,10 @@ def _loads(graph: TensorGraph, name: str) -> bool:
     return isinstance(op, (Input, Update))
 
 
-# ---- which slices ---------------------------------------------------------------------------------------------------------------------
+# ---- which slices --------------------------------------------------------------------------------------------------------------
 
-def _uneven_slices(graph: TensorGraph) -> list[tuple[TensorNode, tuple[str, int]]]:
-    """Slices of computed values that share a dim with slices of other lengths, none overlapping; with (value, dim)."""
+def _uneven_slices(graph: TensorGraph) -> list[TensorNode]:
+    """Slices of computed values that share a dim with slices of other lengths, none overlapping."""
     groups: dict[tuple[str, int], Ranges] = {}
     slices: list[tuple[TensorNode, tuple[str, int]]] = []
     for node in graph.nodes:
@@ -76,7 +76,7 @@ def _uneven_slices(graph: TensorGraph) -> list[tuple[TensorNode, tuple[str, int]
             groups.setdefault((name, part.dim), set()).add((part.start, part.length))
             slices.append((node, (name, part.dim)))
     uneven = {key for key, ranges in groups.items() if _is_uneven(graph.table[key[0]].shape[key[1]], ranges)}
-    return [(node, key) for node, key in slices if key in uneven]
+    return [node for node, key in slices if key in uneven]
 
 
 def _source(graph: TensorGraph, name: str, part: Range) -> tuple[str, Range]:
@@ -99,7 +99,7 @@ def _is_uneven(extent: object, ranges: Ranges) -> bool:
     return isinstance(extent, int) and len(ranges) > 1 and not overlap and not equal and lengths != {1}
 
 
-# ---- stores -----------------------------------------------------------------------------------------------------------------------------
+# ---- stores --------------------------------------------------------------------------------------------------------------------
 
 def _cut_mutation(pusher: Pusher, graph: TensorGraph, tensor: str, name: str) -> str:
     """What an argument ends as, written range by range where its value shares operands with what was cut."""

@@ -217,7 +217,7 @@ class Emitter:
         memory, held = Global(tensor, offset(at)), value(at)
         hint = "evict_first" if self._streams(node, tensor) else ""
         source, target = (memory, held) if isinstance(node.op, Load) else (held, memory)
-        return Copy(source, target, loops, width, when, hint, self.origin(node))
+        return Copy(source, target, loops, width, when, hint, self.origin(node), node.name)
 
     def _streams(self, node: Node, tensor: str) -> bool:
         """Whether the access is a large one of memory updated in place: read once and written once."""

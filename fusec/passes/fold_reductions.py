@@ -18,7 +18,7 @@ def fold_reductions(graph: Graph) -> Graph:
     return drop_dead(_distribute_dots(drop_dead(_make_dots(graph))))
 
 
-# ---- sum(a * b) -> dot(a, b) ------------------------------------------------------------------------------------------------------
+# ---- sum(a * b) -> dot(a, b) ---------------------------------------------------------------------------------------------------
 
 def _make_dots(graph: Graph) -> Graph:
     """A product that only a sum reads accumulates by fma.
@@ -54,7 +54,7 @@ def _axes_of(graph: Graph, operands: tuple[Ref, ...]) -> set[str]:
     return {at for r in operands for a in table[r.value].axes if (at := r.index(a.name).axis) is not None}
 
 
-# ---- <h + d k, q> -> <h, q> + d <k, q> ----------------------------------------------------------------------------------------------
+# ---- <h + d k, q> -> <h, q> + d <k, q> -----------------------------------------------------------------------------------------
 
 def _distribute_dots(graph: Graph) -> Graph:
     """A dot with an operand that was just updated by an outer product does not wait for the update.
@@ -62,8 +62,8 @@ def _distribute_dots(graph: Graph) -> Graph:
     Before: x = h + mul(d, k); o = dot(x, q) over K        (d lacks K and follows from another reduction over K)
     After:  o = dot(h, q) + d * dot(k, q)                  (dot(h, q) and what d needs are then one pass over h)
 
-    Only where x carries more axes than the result, so that a pass over a large operand is saved, and only on unrounded fp32. Sums of
-    finite terms stay finite unless d · <k, q> overflows while h + d k does not; infinities and NaN in h, d or k reach o either way.
+    Only where x carries more axes than the result, so that a pass over a large operand is saved, and only on unrounded fp32. Sums
+    of finite terms stay finite unless d · <k, q> overflows while h + d k does not; infinities and NaN reach o either way.
     """
     names = Names(frozenset(graph.tensors) | {n.name for n in graph.nodes} | {a.name for a in graph.axes})
     changed = True
@@ -104,7 +104,9 @@ def _update_of(graph: Graph, outer: Ref, over: set[str]) -> tuple[str, Ref, Ref,
     """(add or sub, h, d, k) of a value h ± d·k as its reader sees it, where d has none of the axes `over`."""
     table = graph.table
     x = table[outer.value]
-    if x.dtype != "f32" or not isinstance(x.op, Map) or x.op.fn not in ("add", "sub") or not all(isinstance(a, Ref) for a in x.op.args):
+    if x.dtype != "f32" or not isinstance(x.op, Map) or x.op.fn not in ("add", "sub"):
+        return None
+    if not all(isinstance(a, Ref) for a in x.op.args):
         return None
     pairs = [(0, 1), (1, 0)] if x.op.fn == "add" else [(0, 1)]
     for b, p in pairs:

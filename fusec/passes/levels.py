@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from ..errors import FusionError
 from ..ir.geometry import crosses_warps
-from ..ir.graph import Graph, Node, Reduce, Ref, operands, refs
+from ..ir.graph import Graph, Load, Node, Reduce, Ref, Store, operands, refs
+from ..ir.overlap import apart
 from .price import free_edge
 from .problem import Placement, Problem
 
@@ -42,12 +43,26 @@ def assign_levels(problem: Problem, placed: Placement) -> Levels:
             if not free:
                 exchanged.add(ref.value)
             level = max(level, ready[ref.value] + (0 if free else 1))
+        if isinstance(node.op, Store):
+            level = max([level, *(start[n] for n in before(problem.graph, node) if n in start)])
         start[node.name] = level
         late = is_crossing(problem, placed, node)
         if late:
             crossing.add(node.name)
         ready[node.name] = level + (1 if late else 0)
     return Levels(start, ready, frozenset(exchanged), frozenset(crossing))
+
+
+def before(graph: Graph, store: Node) -> tuple[str, ...]:
+    """The accesses that a Store must come after: reads of the bytes it overwrites, and earlier writes to them."""
+    found: list[str] = []
+    written = False
+    for node in graph.nodes:
+        written |= node is store
+        if isinstance(node.op, Load) or isinstance(node.op, Store) and not written:
+            if not apart(graph, node, store):
+                found.append(node.name)
+    return tuple(found)
 
 
 def is_crossing(problem: Problem, placed: Placement, node: Node) -> bool:

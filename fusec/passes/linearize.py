@@ -13,7 +13,7 @@ from ..ir.graph import Graph, Iota, Join, Load, Map, Node, Reduce, Ref, Store, o
 from ..ir.kernel import Compute, Condition, Declare, Guard, LaneReduce, Let, Statement
 from ..ir.plan import Layout
 from .emit import Emitter, Piece
-from .levels import Levels
+from .levels import Levels, before
 from .localize import elements_of
 from .problem import Placement, Problem
 
@@ -64,6 +64,7 @@ class _Planner:
             kind = INDEX if index_only or not self.problem.axes(node) and self._feeds_index(node.name) else self._load_kind(node)
             self.add(node.name, kind, level, layout, needs, lambda: self.emitter.load(node))
         elif isinstance(node.op, Store):
+            needs |= set(before(self.graph, node))
             self.add(node.name, STORE, level, layout, needs, lambda: self.emitter.store(node))
         elif isinstance(node.op, Reduce):
             self._reduce(node, layout, level, needs)

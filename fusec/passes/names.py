@@ -1,4 +1,4 @@
-"""Names of values: from the user's variables where there are any, else from the op; unique identifiers, the same in every process."""
+"""Names of values: the user's variables where there are any, else from the op; unique identifiers, the same in every process."""
 from __future__ import annotations
 
 import keyword

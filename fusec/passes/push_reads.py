@@ -14,8 +14,8 @@ import sympy
 
 from ..ir.scalar import Lit
 from ..ir.tensor import (
-    Contract, Expand, Fill, Gather, Input, Iota, Join, Map, Permute, Reduce, Reshape, Shape, Slice, TensorGraph, TensorNode, TensorOp,
-    Update,
+    Contract, Expand, Fill, Gather, Input, Iota, Join, Map, Permute, Reduce, Reshape, Shape, Slice, TensorGraph, TensorNode,
+    TensorOp, Update,
 )
 from .simplify_tensors import operand_names
 
@@ -89,7 +89,7 @@ class Pusher:
             visit(name)
         return replace(graph, nodes=tuple(done.values()))
 
-    # ---- by op ---------------------------------------------------------------------------------------------------------------------
+    # ---- by op ------------------------------------------------------------------------------------------------------------------
 
     def _new_shape(self, node: TensorNode, part: Part) -> Shape:
         return part.shape(node.shape, self.table[part.index].shape if isinstance(part, Picks) else ())

@@ -1,6 +1,6 @@
 """No dead value, no cast that keeps the value, no value twice, no constant that is computed: on the named graph.
 
-A cast that rounds is a part of the meaning and stays. Registers hold fp32 for every float, so that a cast to a wider float is nothing.
+A cast that rounds is a part of the meaning and stays. Registers hold fp32 for every float, so a cast to a wider float is nothing.
 """
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 from dataclasses import replace
 from typing import Union
 
-from ..ir.graph import Graph, Map, Node, Reduce, Ref, Store, refs
+from ..ir.graph import Digit, Graph, Load, Map, Node, Reduce, Ref, Store, refs
 from ..ir.rewrite import compose, drop_dead, map_refs
 from ..ir.scalar import Lit
 from ..ir.tensor import Size
@@ -33,7 +33,7 @@ def simplify(graph: Graph) -> Graph:
     return drop_dead(graph)
 
 
-# ---- casts ------------------------------------------------------------------------------------------------------------------------
+# ---- casts ---------------------------------------------------------------------------------------------------------------------
 
 def _drop_casts(graph: Graph) -> Graph:
     """Readers of a value-preserving cast read its operand; a name the user gave passes on to an operand that has none."""
@@ -104,17 +104,18 @@ def _drop_index_casts(graph: Graph) -> Graph:
             return ref
         return compose(ref, node.op.args[0], tuple(a.name for a in source.axes))
 
+    def digit(d: Digit) -> Digit:
+        return Digit(narrow(d.source), d.step) if isinstance(d.source, Ref) else d
+
     def change(node: Node) -> Node:
-        if isinstance(node.op, (Map, Reduce)) or not hasattr(node.op, "index"):
+        if not isinstance(node.op, (Load, Store)):
             return node
-        keep = node.op.where
-        op = map_refs(node.op, narrow)
-        assert hasattr(op, "where")
-        return replace(node, op=replace(op, where=keep, **({"arg": node.op.arg} if isinstance(node.op, Store) else {})))
+        index = tuple(tuple(digit(d) for d in dim) for dim in node.op.index)
+        return replace(node, op=replace(node.op, index=index))
     return graph.with_nodes(tuple(change(n) for n in graph.nodes))
 
 
-# ---- constants ------------------------------------------------------------------------------------------------------------------
+# ---- constants -----------------------------------------------------------------------------------------------------------------
 
 def _f32(x: float) -> float:
     """A Python float rounded to fp32; beyond its range an infinity."""
@@ -176,7 +177,7 @@ def _multiply_by_reciprocals(graph: Graph) -> Graph:
     return graph.with_nodes(tuple(change(n) for n in graph.nodes))
 
 
-# ---- broadcasts -------------------------------------------------------------------------------------------------------------------
+# ---- broadcasts ----------------------------------------------------------------------------------------------------------------
 
 def _drop_broadcast_axes(graph: Graph) -> Graph:
     """A value has no axis that none of its operands has: its readers broadcast it.
@@ -185,7 +186,8 @@ def _drop_broadcast_axes(graph: Graph) -> Graph:
 
     A reduction over such an axis needs it, and keeps it on its operands.
     """
-    folded = {(r.value, a.name) for n in graph.nodes if isinstance(n.op, Reduce) for r in n.op.args for a in graph.table[r.value].axes
+    table = graph.table
+    folded = {(r.value, a.name) for n in graph.nodes if isinstance(n.op, Reduce) for r in n.op.args for a in table[r.value].axes
               if r.index(a.name).axis in {x.name for x in n.op.axes}}
     kept: dict[str, frozenset[str]] = {}
 
@@ -202,7 +204,7 @@ def _drop_broadcast_axes(graph: Graph) -> Graph:
     return graph.with_nodes(tuple(nodes))
 
 
-# ---- equal values -----------------------------------------------------------------------------------------------------------------
+# ---- equal values --------------------------------------------------------------------------------------------------------------
 
 def _merge_equal(graph: Graph) -> Graph:
     """Of several nodes with the same op, axes and dtype the first stays (Stores are effects and stay)."""

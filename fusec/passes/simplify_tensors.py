@@ -7,12 +7,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.tensor import (
-    Contract, Expand, Gather, Join, Map, Permute, Reduce, Reshape, Slice, TensorGraph, TensorNode, TensorOp, Update,
+    Contract, Expand, Gather, Join, Map, Permute, Reduce, Reshape, Shape, Slice, TensorGraph, TensorNode, TensorOp, Update,
 )
 
 
 def simplify_tensors(graph: TensorGraph, keep: frozenset[str] = frozenset()) -> TensorGraph:
-    """The same function with fewer nodes: common subexpressions merged, views composed, reads after writes forwarded, dead ops gone.
+    """The same function with fewer nodes: equal ones merged, views composed, reads after writes forwarded, dead ones gone.
 
     keep: values (and joins of them) that stay as they are.
     """
@@ -77,23 +77,28 @@ class _Rewriter:
             self.nodes[node.name] = node
         return self.known[key]
 
-    def _new(self, like: TensorNode, op: TensorOp, shape: tuple[object, ...]) -> str:
+    def _new(self, like: TensorNode, op: TensorOp, shape: Shape) -> str:
         """A node made by a rule: simplified itself before it is added."""
         self.count += 1
-        node = TensorNode(f"{like.name}__{self.count}", op, shape, like.dtype, like.loc, like.source)  # type: ignore[arg-type]
+        node = TensorNode(f"{like.name}__{self.count}", op, shape, like.dtype, like.loc, like.source)
         found = self._rule(node)
         return found if found is not None else self._add(node)
 
     def _renamed(self, op: TensorOp) -> TensorOp:
-        if isinstance(op, (Map, Reduce, Contract)):
-            return replace(op, args=tuple(self.name(a) if isinstance(a, str) else a for a in op.args))  # type: ignore[arg-type]
+        if isinstance(op, Map):
+            return replace(op, args=tuple(self.name(a) if isinstance(a, str) else a for a in op.args))
+        if isinstance(op, (Reduce, Contract)):
+            return replace(op, args=tuple(map(self.name, op.args)))
         if isinstance(op, Join):
             return replace(op, parts=tuple(map(self.name, op.parts)))
-        fields = {f: self.name(v) for f in ("arg", "target", "value", "index", "where")
-                  if isinstance(v := getattr(op, f, None), str)}
-        return replace(op, **fields) if fields else op
+        if isinstance(op, Gather):
+            return replace(op, arg=self.name(op.arg), index=self.name(op.index), where=op.where and self.name(op.where))
+        if isinstance(op, Update):
+            return replace(op, target=self.name(op.target), value=self.name(op.value), index=op.index and self.name(op.index),
+                           where=op.where and self.name(op.where))
+        return replace(op, arg=self.name(op.arg)) if isinstance(op, (Permute, Reshape, Expand, Slice)) else op
 
-    # ---- rules: each gives the name of a value that equals the node, or None -------------------------------------------------------------
+    # ---- rules: each gives the name of a value that equals the node, or None ----------------------------------------------------
 
     def _rule(self, node: TensorNode) -> str | None:
         op = node.op
@@ -192,7 +197,9 @@ class _Rewriter:
         if not (isinstance(a.op, Slice) and isinstance(b.op, Slice) and a.op.arg == b.op.arg and a.op.dim == b.op.dim == dim):
             return None
         length, more = a.shape[dim], b.shape[dim]
-        if not isinstance(length, int) or not isinstance(more, int) or a.op.step != 1 or b.op.step != 1 or a.op.start + length != b.op.start:
+        if not isinstance(length, int) or not isinstance(more, int) or a.op.step != 1 or b.op.step != 1:
+            return None
+        if a.op.start + length != b.op.start:
             return None
         shape = a.shape[:dim] + (length + more,) + a.shape[dim + 1:]
         return self._new(replace(like, dtype=a.dtype), Slice(a.op.arg, dim, a.op.start), shape)

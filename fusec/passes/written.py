@@ -74,7 +74,7 @@ class _Walk:
         self.back(tensor, op.target, path)
         self.found.append(Written(tensor, path, op.value, node, op))
 
-    # ---- parts -----------------------------------------------------------------------------------------------------------------------
+    # ---- parts ------------------------------------------------------------------------------------------------------------------
 
     def _steps(self, name: str) -> list[tuple[str, Step]]:
         """The values a join, reshape or permutation is made of, each with the view of the whole that it is; [] for other values."""
@@ -96,7 +96,9 @@ class _Walk:
         """Whether a value holds an update, or old values where they were, so that only parts of it are to be written."""
         if isinstance(self.table[name].op, Update) or self.untouched(tensor, name, path):
             return True
-        return self._base(tensor, name, path) is not None or any(self.in_parts(tensor, p, path + (s,)) for p, s in self._steps(name))
+        if self._base(tensor, name, path) is not None:
+            return True
+        return any(self.in_parts(tensor, part, path + (step,)) for part, step in self._steps(name))
 
     def _base(self, tensor: str, name: str, path: Path) -> str | None:
         """The value that a join keeps all but some ranges of, if that one is itself written in parts (a scatter into it)."""
@@ -114,12 +116,14 @@ class _Walk:
         op = self.table[part].op
         return isinstance(op, Slice) and op.step == 1 and op.arg == base and (op.dim, op.start) == step[1:3]
 
-    # ---- which part of the old argument a value is ---------------------------------------------------------------------------------------
+    # ---- which part of the old argument a value is ------------------------------------------------------------------------------
 
     def untouched(self, tensor: str, name: str, path: Path) -> bool:
         """Whether a value is the old value of just the view `path` of the tensor."""
         old = self._old(name)
-        return old is not None and old[0] == tensor and normal(old[1], self.shapes[tensor]) == normal(path, self.shapes[tensor])
+        if old is None or old[0] != tensor:
+            return False
+        return normal(old[1], self.shapes[tensor]) == normal(path, self.shapes[tensor])
 
     def _old(self, name: str) -> tuple[str, Path] | None:
         """(argument, path) of a value that is nothing but a view of an argument's old value; None for any other."""
