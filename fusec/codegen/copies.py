@@ -42,11 +42,15 @@ def _registers(s: Copy) -> Elem:
     return place
 
 
-def _variable(index: Linear) -> str | None:
-    """The loop variable that an index is, exactly."""
-    if len(index.terms) == 1 and not index.const and index.terms[0].coef == 1 and index.terms[0].stride is None:
+def _variable(index: Linear, step: int = 1) -> str | None:
+    """The loop variable that an index is, times `step`."""
+    if len(index.terms) == 1 and not index.const and index.terms[0].coef == step and index.terms[0].stride is None:
         return index.terms[0].var
     return None
+
+
+Dims = tuple[tuple[int, int], ...]
+"""(extent, stride) per dim, innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Tile:
     stride: tuple[int, ...]
 
 
-def _layout(dims: tuple[tuple[int, int], ...]) -> str:
+def _layout(dims: Dims) -> str:
     """Shape and stride as two tuples."""
     one = "," if len(dims) == 1 else ""
     return f"({', '.join(str(n) for n, _ in dims)}{one}), ({', '.join(str(step) for _, step in dims)}{one})"
@@ -111,39 +115,38 @@ class Copies:
             return None
         memory = {var: sum(t.coef for t in place.offset.terms if t.var in loops and t.var == var) for var in loops}
         offset = Linear(tuple(t for t in place.offset.terms if t.var not in loops), place.offset.const)
-        whole = self._slice(e, s.width, loops)
+        whole = self._slice(e, s.width, loops, memory)
         if whole is not None:
-            name, order = whole
-        else:
-            order = tuple(reversed(loops))
-            name = self._register_view(e, s.width, loops, order)
-        width = ((s.width, 1),) if s.width > 1 else ()
-        dims = width + tuple((loops[var], memory[var]) for var in order)
+            return Tile(whole[0], offset, tuple(n for n, _ in whole[1]), tuple(step for _, step in whole[1]))
+        order = tuple(reversed(loops))
+        dims = (((s.width, 1),) if s.width > 1 else ()) + tuple((loops[var], memory[var]) for var in order)
+        name = self._register_view(e, s.width, loops, order)
         return Tile(name, offset, tuple(n for n, _ in dims), tuple(step for _, step in dims))
 
-    def _slice(self, e: Elem, width: int, loops: dict[str, int]) -> tuple[str, tuple[str, ...]] | None:
-        """The fragment or a slice of it, and the loop variables in the order of its dims, where the loops run over whole dims."""
+    def _slice(self, e: Elem, width: int, loops: dict[str, int], memory: dict[str, int]) -> tuple[str, Dims] | None:
+        """The fragment or a slice of it, and (extent, stride in memory) of its dims, where the loops run over whole dims."""
         shape, left = self.scope.shapes[e.name], dict(loops)
         inner: list[str] = []
-        order: list[str] = []
+        dims: list[tuple[int, int]] = []
         for position in reversed(range(len(shape))):
-            index, var = e.index[position], _variable(e.index[position])
-            if position == len(shape) - 1 and width > 1:
-                if index != Linear() or width != shape[-1]:
-                    return None
-                inner.append("None")
-            elif var is not None and left.get(var) == shape[position]:
-                order.append(var)
-                inner.append("None")
+            index, extent, last = e.index[position], shape[position], position == len(shape) - 1
+            step = width if last else 1
+            var = _variable(index, step)
+            if index == Linear() and last and width == extent > 1:
+                dims.append((extent, 1))
+            elif var is not None and left.get(var, 0) * step == extent and (step == 1 or memory[var] == step):
+                dims.append((extent, 1 if step > 1 else memory[var]))
                 left.pop(var)
-            elif not index.variables & set(loops):
+            elif not index.variables & set(loops) and not (last and width > 1):
                 inner.append(self.express.linear(index).text)
+                continue
             else:
                 return None
-        name = self.scope.name("register", e.name)
+            inner.append("None")
         if left:
             return None
-        return name if set(inner) == {"None"} else f"{name}[{', '.join(inner)}]", tuple(order)
+        name = self.scope.name("register", e.name)
+        return name if set(inner) == {"None"} else f"{name}[{', '.join(inner)}]", tuple(dims)
 
     def _register_view(self, e: Elem, width: int, loops: dict[str, int], order: tuple[str, ...]) -> str:
         """A view of a fragment whose loops cover a part of it."""

@@ -90,7 +90,8 @@ def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def two_blocks(*body: Statement) -> KernelSpec:
     x = Parameter("x", "f32", (64,), (1,), 4)
-    return KernelSpec("two", "two blocks", "sm_90a", (x,), Launch(((2,), (), ()), 32), SmemPlan(), (Declare("a", (), "f32", 1.0), *body))
+    first = Declare("a", (), "f32", 1.0)
+    return KernelSpec("two", "two blocks", "sm_90a", (x,), Launch(((2,), (), ()), 32), SmemPlan(), (first, *body))
 
 
 @pytest.mark.parametrize("body", [

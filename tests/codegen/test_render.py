@@ -254,6 +254,10 @@ def test_copies_as_text() -> None:
     assert copy_text(one, (2, 8)) == "cute.autovec_copy(tile(x, thread * 8, 8, (8,), (1,)), rR[None, 1])"
     part = Copy(Global("x", lin(thread=4, i=1)), el("r", lin(1, i=1)), (For("i", 3),))
     assert copy_text(part, (4,)) == "load_part(tile(x, thread * 4, 1, (3,), (1,)), part(rR, 1, (3,), (1,)))"
+    joined = Copy(Global("x", lin(thread=8, c=4)), el("r", lin(c=4)), (For("c", 2),), 4)
+    assert copy_text(joined, (8,)) == "cute.autovec_copy(tile(x, thread * 8, 4, (8,), (1,)), rR)"
+    apart = Copy(Global("x", lin(thread=4, c=256)), el("r", lin(c=4)), (For("c", 2),), 4)
+    assert copy_text(apart, (8,)) == "load_part(tile(x, thread * 4, 4, (4, 2), (1, 256)), part(rR, 0, (4, 2), (1, 4)))"
     ragged = Copy(Global("x", lin(thread=8, c=256)), el("r", "c", 0), (For("c", 2),), 8, (Less(lin(thread=8, c=256), 300),))
     assert copy_text(ragged, (2, 8)).splitlines() == [
         "for c in cutlass.range_constexpr(2):", "        if thread * 8 + c * 256 < 300:",
