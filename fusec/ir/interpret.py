@@ -1,7 +1,7 @@
 """The meaning of the named graph on CPU torch: every value over its axes, Stores applied in the order written.
 
-The everyday oracle. With precision "f64" it is the checker's model: fp32 arithmetic becomes fp64 and every rounding to bf16, fp16 and
-fp8 is kept (rounded once, from the fp64 value).
+The everyday oracle. With precision "f64" it is the checker's model: fp32 arithmetic becomes fp64 and every rounding to bf16, fp16
+and fp8 is kept (rounded once, from the fp64 value).
 """
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class _Run:
         self.values: dict[str, Tensor] = {}
         self.table = graph.table
 
-    # ---- sizes and references --------------------------------------------------------------------------------------------------------
+    # ---- sizes and references ---------------------------------------------------------------------------------------------------
 
     def size(self, extent: Extent) -> int:
         if isinstance(extent, int):
@@ -107,7 +107,8 @@ class _Run:
                 continue
             reader = next((a for a in axes if a.name == at.axis), None)
             if reader is None:
-                raise InternalError("a value is read along an axis that its reader lacks", f"{ref} in [{', '.join(map(str, axes))}]")
+                where = f"{ref} in [{', '.join(map(str, axes))}]"
+                raise InternalError("a value is read along an axis that its reader lacks", where)
             value = value.narrow(dim, at.offset, self.size(reader.extent))
             names.append(at.axis)
         order = sorted(range(len(names)), key=lambda i: [a.name for a in axes].index(names[i]))
@@ -131,7 +132,7 @@ class _Run:
             out.append(total)
         return out
 
-    # ---- ops -------------------------------------------------------------------------------------------------------------------------
+    # ---- ops --------------------------------------------------------------------------------------------------------------------
 
     def compute(self, node: Node) -> None:
         op = node.op
@@ -190,7 +191,7 @@ class _Run:
             pieces.append(self.read(ref, local).expand(self.shape(local)))
         return torch.cat(pieces, dim)
 
-    # ---- effects ---------------------------------------------------------------------------------------------------------------------
+    # ---- effects ----------------------------------------------------------------------------------------------------------------
 
     def allocate(self) -> None:
         for tensor in self.graph.fresh:

@@ -24,7 +24,7 @@ SHORT_DTYPE: Mapping[torch.dtype, str] = {d: name for name, d in TORCH_DTYPE.ite
 FLOAT_REGISTER: Mapping[str, torch.dtype] = {"f32": torch.float32, "f64": torch.float64}
 
 
-# ---- rounding -------------------------------------------------------------------------------------------------------------------
+# ---- rounding ------------------------------------------------------------------------------------------------------------------
 
 def _step(value: Tensor, toward_larger: Tensor, where: Tensor, bits: torch.dtype) -> Tensor:
     """The neighbour of `value` (larger or smaller in magnitude) where its last bit is even, elsewhere the value itself."""
@@ -45,7 +45,8 @@ def round_to(x: Tensor, dtype: str, precision: str = "f32") -> Tensor:
     """`x` rounded to `dtype` as an eager cast does it, back in register form.
 
     Nearest even, once: from fp64 it does not go through a rounded fp32. Overflow is what the installed torch's cast makes of it: in
-    2.13 e4m3 saturates at 448, infinities included (as the hardware's cvt.satfinite does), and e5m2 from 61440 on is infinite. With precision "f64", dtype "f32" keeps fp64.
+    2.13 e4m3 saturates at 448, infinities included (as the hardware's cvt.satfinite does), and e5m2 from 61440 on is infinite.
+    With precision "f64", dtype "f32" keeps fp64.
     """
     if dtype in FLOATS:
         wide = FLOAT_REGISTER[precision]
@@ -70,7 +71,7 @@ def from_register(x: Tensor, dtype: str) -> Tensor:
     return x.to(TORCH_DTYPE[dtype])
 
 
-# ---- scalar functions -------------------------------------------------------------------------------------------------------------
+# ---- scalar functions ----------------------------------------------------------------------------------------------------------
 
 def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """a·b + c with one rounding. In fp32 exactly: the fp64 product is exact, the sum is rounded to odd, then to fp32.
@@ -109,7 +110,10 @@ PRIMITIVE_MEANING: dict[str, Callable[..., Tensor]] = {
     "shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift, "bitand": torch.bitwise_and, "bitor": torch.bitwise_or,
     "bitxor": torch.bitwise_xor, "bitcast_i32": _bitcast(torch.int32), "bitcast_f32": _bitcast(torch.float32),
 }
-"""Scalar function -> torch function, on tensors in register form that broadcast. `max` and `min` propagate NaN, `maxnum` ignores it."""
+"""Scalar function -> torch function, on tensors in register form that broadcast.
+
+`max` and `min` propagate NaN, `maxnum` ignores it.
+"""
 
 assert set(PRIMITIVE_MEANING) == set(PRIMITIVES), sorted(set(PRIMITIVE_MEANING) ^ set(PRIMITIVES))
 
@@ -158,7 +162,7 @@ def evaluate(expr: Scalar, params: Sequence[Tensor], precision: str = "f32") -> 
     return apply(expr.fn, [evaluate(a, params, precision) for a in expr.args], precision)
 
 
-# ---- reductions -------------------------------------------------------------------------------------------------------------------
+# ---- reductions ----------------------------------------------------------------------------------------------------------------
 
 _FOLDS: Mapping[str, Callable[[Tensor, tuple[int, ...]], Tensor]] = {
     "sum": lambda x, d: x.sum(d), "max": lambda x, d: x.amax(d), "min": lambda x, d: x.amin(d),

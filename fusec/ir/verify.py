@@ -1,4 +1,7 @@
-"""The laws of the named graph, one named check each, run after every pass. A broken law is a bug of ours: the IR is printed at the op."""
+"""The laws of the named graph, one named check each, run after every pass.
+
+A broken law is a bug of ours: the IR is printed at the op.
+"""
 from __future__ import annotations
 
 from ..errors import InternalError
@@ -90,7 +93,7 @@ def _check_ref(graph: Graph, node: Node, ref: Ref, local: dict[str, Axis], after
         if at.axis is None:
             good = axis.dynamic or 0 <= at.offset < axis.size
         elif axis.dynamic or local[at.axis].dynamic:
-            good = axis.extent == local[at.axis].extent and at.offset == 0
+            good = str(axis.extent) == str(local[at.axis].extent) and at.offset == 0
         else:
             good = at.offset >= 0 and at.offset + local[at.axis].size <= axis.size
         if not good:
@@ -127,7 +130,7 @@ def _last(node: Node, dim: tuple[Digit, ...]) -> int | None:
 
 
 def check_index_axes(graph: Graph, after: str = "") -> None:
-    """Index digits use axes of the node; index values are integers and predicates bools; a Load has just the axes it is read along."""
+    """Digits use axes of the node; index values are integers and predicates bools; a Load has just the axes it is read along."""
     for node in graph.nodes:
         if not isinstance(node.op, (Load, Store)):
             continue

@@ -41,7 +41,8 @@ def test_fma_rounds_once() -> None:
 @pytest.mark.parametrize("dtype, ulp", [("bf16", 2.0 ** -7), ("f16", 2.0 ** -10), ("f8e4m3", 2.0 ** -3), ("f8e5m2", 2.0 ** -2)])
 def test_a_rounding_from_fp64_is_one_rounding(dtype: str, ulp: float) -> None:
     """Just above a tie of the narrow type, by less than fp32 sees: up, where fp64 → fp32 → narrow would go to even."""
-    x = torch.tensor([1 + ulp / 2, 1 + ulp / 2 + 2.0 ** -40, 1 + ulp / 2 - 2.0 ** -40, -(1 + ulp / 2 + 2.0 ** -40)], dtype=torch.float64)
+    tie, bit = 1 + ulp / 2, 2.0 ** -40
+    x = torch.tensor([tie, tie + bit, tie - bit, -(tie + bit)], dtype=torch.float64)
     assert round_to(x, dtype, "f64").tolist() == [1.0, 1 + ulp, 1.0, -(1 + ulp)]
     assert from_register(x, dtype).float().tolist() == [1.0, 1 + ulp, 1.0, -(1 + ulp)]
 
@@ -50,7 +51,8 @@ def test_odd_rounding_keeps_special_values() -> None:
     x = torch.tensor([0.0, -0.0, INF, -INF, 1.5, 1e300, 2.0 ** -149], dtype=torch.float64)
     y = odd_f32(x)
     assert y.tolist()[:5] == [0.0, -0.0, INF, -INF, 1.5] and math.copysign(1, float(y[1])) == -1
-    assert float(y[5]) == torch.finfo(torch.float32).max and float(y[6]) == 2.0 ** -149 and odd_f32(torch.tensor(NAN).double()).isnan()
+    assert float(y[5]) == torch.finfo(torch.float32).max and float(y[6]) == 2.0 ** -149
+    assert odd_f32(torch.tensor(NAN).double()).isnan()
 
 
 def test_maximum_propagates_nan_and_maxnum_ignores_it() -> None:
@@ -78,7 +80,8 @@ def test_an_integer_literal_takes_the_kind_of_its_neighbour() -> None:
 
 
 def test_narrow_integers_wrap_and_widen() -> None:
-    assert round_to(torch.tensor([300, -1]), "u8").tolist() == [44, 255] and to_register(torch.tensor([3], dtype=torch.int8)).dtype == torch.int32
+    assert round_to(torch.tensor([300, -1]), "u8").tolist() == [44, 255]
+    assert to_register(torch.tensor([3], dtype=torch.int8)).dtype == torch.int32
 
 
 @pytest.mark.parametrize("name", MONOIDS)

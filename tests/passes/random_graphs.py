@@ -48,7 +48,7 @@ class Random:
         if name is not None and math.prod(self.b.shape(name)) <= 2000 and len(self.b.shape(name)) <= 6:
             self.values.append(name)
 
-    # ---- ops ---------------------------------------------------------------------------------------------------------------------------
+    # ---- ops --------------------------------------------------------------------------------------------------------------------
 
     def unary(self) -> None:
         self.add(self.b.map(self.r.choice(["tanh", "neg", "sigmoid"]), self.pick()))

@@ -29,7 +29,7 @@ def slots(rows: int, of: int = 0) -> torch.Tensor:
     return torch.randperm(of or rows + 4)[:rows]
 
 
-# ---- one convolved row cut into query, key, value, in every way ----------------------------------------------------------------------
+# ---- one convolved row cut into query, key, value, in every way ----------------------------------------------------------------
 
 def _conv(x, window, weight):
     full = torch.cat([window, x.unsqueeze(-1)], -1)
@@ -108,7 +108,7 @@ def window_in_place_pieces(x, past, weight):
     return y
 
 
-# ---- recurrences --------------------------------------------------------------------------------------------------------------------
+# ---- recurrences ---------------------------------------------------------------------------------------------------------------
 
 @step(lambda r: dict(q=n(r, 2, 6), k=n(r, 2, 6), v=n(r, 2, 10), g=-n(r, 2, 6).abs(), pool=n(r + 4, 2, 6, 10), idx=slots(r)))
 def key_value_state(q, k, v, g, pool, idx):
@@ -175,8 +175,8 @@ def state_space(x, a, dt, b, c, d, state):
     return torch.sum(new * c[:, None, None, :], dim=-1) + d[:, None] * x
 
 
-@step(lambda r: dict(q=n(r, 4, 2, 6, dtype=BF16), k=n(r, 4, 2, 6, dtype=BF16), v=n(r, 4, 2, 10, dtype=BF16), pool=n(r + 4, 2, 6, 10, dtype=BF16),
-                     idx=slots(r)))
+@step(lambda r: dict(q=n(r, 4, 2, 6, dtype=BF16), k=n(r, 4, 2, 6, dtype=BF16), v=n(r, 4, 2, 10, dtype=BF16),
+                     pool=n(r + 4, 2, 6, 10, dtype=BF16), idx=slots(r)))
 def several_tokens(q, k, v, pool, idx):
     h = pool[idx].float()
     o = torch.zeros(q.shape[0], 4, 2, 10)
@@ -187,7 +187,7 @@ def several_tokens(q, k, v, pool, idx):
     return o.to(BF16)
 
 
-# ---- norms, rotations, merges ---------------------------------------------------------------------------------------------------------
+# ---- norms, rotations, merges --------------------------------------------------------------------------------------------------
 
 @step(lambda r: dict(x=n(r, 34, dtype=BF16), residual=n(r, 34, dtype=BF16), weight=n(34)))
 def add_norm_quant(x, residual, weight):
@@ -262,8 +262,8 @@ def iota_mask(x):
     return torch.where(i[:, None] >= i, x[:, None, :], 0.0).sum(-1)
 
 
-@step(lambda r: dict(xbc=n(r, 24), dt=n(r, 4), conv_state=n(r + 4, 24, 3), w=n(24, 4), bias=n(24), a_log=n(4), d=n(4), ssm=n(r + 4, 4, 4, 4),
-                     idx=slots(r)))
+@step(lambda r: dict(xbc=n(r, 24), dt=n(r, 4), conv_state=n(r + 4, 24, 3), w=n(24, 4), bias=n(24), a_log=n(4), d=n(4),
+                     ssm=n(r + 4, 4, 4, 4), idx=slots(r)))
 def scan_with_conv(xbc, dt, conv_state, w, bias, a_log, d, ssm, idx):
     """Inputs of 4 heads by 4, and one group of 4 + 4 gates, from one convolution; state [head, dim, gate]."""
     old = conv_state[idx]

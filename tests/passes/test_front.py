@@ -1,4 +1,4 @@
-"""The front passes keep the meaning: interpreted before and after each pass, a captured step does what the function does eagerly."""
+"""The front passes keep the meaning: interpreted after each pass, a captured step does what the function does eagerly."""
 from __future__ import annotations
 
 
@@ -50,8 +50,8 @@ def _needs_cuts(graph: TensorGraph) -> bool:
 
 def close(have: torch.Tensor, want: torch.Tensor, what: str) -> None:
     exact = want.dtype == torch.float32
-    torch.testing.assert_close(have.float(), want.float(), rtol=2e-5 if exact else 2e-2, atol=1e-5 if exact else 1e-2, equal_nan=True,
-                               msg=lambda m: f"{what}: {m}")
+    rtol, atol = (2e-5, 1e-5) if exact else (2e-2, 1e-2)
+    torch.testing.assert_close(have.float(), want.float(), rtol=rtol, atol=atol, equal_nan=True, msg=lambda m: f"{what}: {m}")
 
 
 def agrees(name: str, graph: Graph, rows: int, precision: str = "f32") -> None:

@@ -27,7 +27,7 @@ def kinds(graph: TensorGraph) -> list[str]:
     return [type(n.op).__name__ for n in graph.nodes]
 
 
-# ---- casts and constants ------------------------------------------------------------------------------------------------------------
+# ---- casts and constants -------------------------------------------------------------------------------------------------------
 
 def test_widening_casts_vanish_and_rounding_ones_stay() -> None:
     b = Builder(rows=R)
@@ -36,7 +36,8 @@ def test_widening_casts_vanish_and_rounding_ones_stay() -> None:
     down = b.map("identity", b.map("exp", up), dtype="bf16")
     again = b.map("identity", b.map("identity", down, dtype="f32"), dtype="bf16")
     graph = to_graph(b.graph(b.map("neg", again, dtype="bf16")))
-    assert [(n.op.fn, n.dtype) for n in graph.nodes if isinstance(n.op, Map)] == [("exp", "f32"), ("identity", "bf16"), ("neg", "bf16")]
+    maps = [(n.op.fn, n.dtype) for n in graph.nodes if isinstance(n.op, Map)]
+    assert maps == [("exp", "f32"), ("identity", "bf16"), ("neg", "bf16")]
 
 
 def test_f16_to_bf16_rounds() -> None:
@@ -88,7 +89,7 @@ def test_a_broadcast_axis_sinks_to_its_reader() -> None:
     assert [a.extent for a in node.axes] == [R, 3]
 
 
-# ---- reductions and products ----------------------------------------------------------------------------------------------------------
+# ---- reductions and products ---------------------------------------------------------------------------------------------------
 
 def test_a_product_that_is_only_summed_is_a_dot() -> None:
     b = Builder(rows=R)
@@ -151,12 +152,13 @@ def test_strict_graphs_pass_unchanged() -> None:
     assert fold_reductions(graph) is graph and contract_products(graph) is graph
 
 
-# ---- the tensor graph -----------------------------------------------------------------------------------------------------------------
+# ---- the tensor graph ----------------------------------------------------------------------------------------------------------
 
 def test_a_slice_of_a_join_is_its_part() -> None:
     b = Builder()
     x, y = b.arg("x", (3, 2)), b.arg("y", (3, 4))
-    graph = simplify_tensors(b.graph(b.slice(b.join(1, x, y), 1, 2, 4), b.slice(b.join(1, x, y), 1, 3, 2), b.slice(b.join(1, x, y), 1, 1, 2)))
+    both = b.join(1, x, y)
+    graph = simplify_tensors(b.graph(b.slice(both, 1, 2, 4), b.slice(both, 1, 3, 2), b.slice(both, 1, 1, 2)))
     assert graph.outputs[0] == y and graph.table[graph.outputs[1]].op == Slice(y, 1, 1)
     assert isinstance(graph.table[graph.outputs[2]].op, Slice) and kinds(graph).count("Join") == 1
 
