@@ -77,24 +77,26 @@ def make_artifact(fn: Callable[..., Any], stages: Stages, example: Mapping[str, 
                   wanted: tuple[str, ...] | None) -> Artifact:
     """An artifact that compiles further variants from the same function when calls need them."""
     from .capture.bind import fill
-    tensors, tree = flatten(fn, example)
+    given, tree = flatten(fn, example)
+    tensors = without_memory({n: (t.shape, t.stride(), t.dtype) for n, t in given.items()})
     by_graph: dict[int, Stages] = {id(stages.graph): stages}
 
     def recapture(named: Mapping[str, torch.Tensor]) -> Graph:
-        given = fill(tree, stand_ins(stages.need("graph"), named, tensors))
-        found = capture_graph(fn, given, dynamic_shapes, stages.numerics)
+        inputs = fill(tree, stand_ins(stages.need("graph"), named, tensors))
+        found = capture_graph(fn, inputs, dynamic_shapes, stages.numerics)
         by_graph[id(found.graph)] = found
-        return found.need("graph")
+        graph: Graph = found.need("graph")
+        return graph
 
     def compile_variant(graph: Graph, arch: str, alignment: Mapping[str, int], announce: Announce) -> Kernel:
         return kernels(by_graph[id(graph)], (arch,), alignment, announce=announce)[0]
 
-    return Artifact(fn, stages.need("graph"), example, made, compile_variant, recapture, wanted, flatten)
+    return Artifact(fn, stages.need("graph"), fill(tree, tensors), made, compile_variant, recapture, wanted, flatten)
 
 
 def stand_ins(graph: Graph | None, named: Mapping[str, torch.Tensor],
               example: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors to capture from in place of a call's: same dtypes, sizes and strides, on the host, each with memory of its own.
+    """Tensors to capture from in place of a call's: same dtypes, sizes and strides, without memory.
 
     A symbol of the graph that is below 2 in the call takes the example's size: capture cannot tell one row from a broadcast.
     """
@@ -109,8 +111,15 @@ def stand_ins(graph: Graph | None, named: Mapping[str, torch.Tensor],
             if not isinstance(extent, int) and shape[dim] < 2:
                 strides[dim] = max((n * s for n, s in zip(shape, strides) if n > 1), default=1)
                 shape[dim] = max(sizes[str(extent)], 2)
-        found[name] = torch.empty_strided(shape, strides, dtype=t.dtype)
-    return found
+        found[name] = shape, strides, t.dtype
+    return without_memory(found)
+
+
+def without_memory(layouts: Mapping[str, tuple[Sequence[int], Sequence[int], torch.dtype]]) -> dict[str, torch.Tensor]:
+    """Tensors of these shapes, strides and dtypes that hold nothing: good for capture and for comparing layouts."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    with FakeTensorMode():
+        return {n: torch.empty_strided(shape, strides, dtype=dtype) for n, (shape, strides, dtype) in layouts.items()}
 
 
 class Fused(Dispatcher):

@@ -145,7 +145,7 @@ def _functions(file: str, progress: Callable[[str], None], builds: bool, strict_
 def compile_(file: str, arch: str, as_json: bool, defines: tuple[str, ...], rows: int, strict_numerics: bool,
              traceback: bool) -> None:
     """Compile every function of FILE and print what became of it."""
-    wanted, given = archs(arch), sizes(defines)
+    wanted, given = archs(arch), dict[str, Any](sizes(defines))
     found, remarks = [], []
     with working() as progress:
         every = _functions(file, progress, builds=True, strict_numerics=strict_numerics)
@@ -171,7 +171,7 @@ def inspect(file: str, stage: str | None, arch: str, defines: tuple[str, ...], r
             traceback: bool) -> None:
     """Print a function of FILE at one stage of its compilation."""
     from .cli_stages import NEEDS, built_text, stage_text
-    given = sizes(defines)
+    given = dict[str, Any](sizes(defines))
     shown = [stage] if stage else [s for s in STAGES if s in NEEDS]
     with working() as progress:
         for fused in _functions(file, progress, builds=stage in ("ptx", "resources"),

@@ -50,8 +50,3 @@ def _value(text: str) -> int | float | bool | str:
 def strict() -> bool:
     """FUSEC_STRICT=1: a compile that a call would need is an error."""
     return os.environ.get("FUSEC_STRICT", "") not in ("", "0")
-
-
-def debug() -> bool:
-    """FUSEC_DEBUG=1: calls check the promises about index values (this waits for the device)."""
-    return os.environ.get("FUSEC_DEBUG", "") not in ("", "0")

@@ -56,19 +56,22 @@ class Kernel:
     @property
     def source(self) -> str:
         """The emitted file."""
-        return self.stages.need("source")
+        return str(self.stages.need("source"))
 
     @property
     def spec(self) -> KernelSpec:
-        return self.stages.need("kernel")
+        found: KernelSpec = self.stages.need("kernel")
+        return found
 
     @property
     def plan(self) -> Schedule:
-        return self.stages.need("schedule")
+        found: Schedule = self.stages.need("schedule")
+        return found
 
     @property
     def graph(self) -> Graph:
-        return self.stages.need("graph")
+        found: Graph = self.stages.need("graph")
+        return found
 
     @cached_property
     def loaded(self) -> launch.Loaded:
@@ -97,7 +100,8 @@ def device_arch(device: torch.device) -> str:
     """The architecture of a CUDA device; TargetError where there is none or fusec does not know it."""
     if not torch.cuda.is_available():
         raise TargetError("no CUDA device: kernels can be compiled here (arch=…) but not run")
-    return of_capability(*torch.cuda.get_device_capability(device), torch.cuda.get_device_name(device))
+    major, minor = torch.cuda.get_device_capability(device)
+    return of_capability(major, minor, torch.cuda.get_device_name(device))
 
 
 PLANS = 4096
@@ -145,18 +149,20 @@ class Dispatcher:
 
     def _keyed(self, values: Sequence[Any]) -> tuple[list[torch.Tensor], list[Any]]:
         """The tensors of a call, and what its plan depends on."""
-        tensors, key, recording = [], [], torch.is_grad_enabled()
+        tensors: list[torch.Tensor] = []
+        key: list[Any] = []
+        recording = torch.is_grad_enabled()
         for v in values:
             if isinstance(v, torch.Tensor):
                 tensors.append(v)
-                key.append((v.__class__, v.shape, v.stride(), v.dtype, v.get_device(), v.data_ptr() & 31,
-                            recording and v.requires_grad))
+                key.append((v.__class__, v.shape, v.stride(), v.dtype, v.get_device(), v.data_ptr() & 31, v.requires_grad))
             elif isinstance(v, SIMPLE):
                 key.append((v.__class__, repr(v) if v.__class__ is float else v))  # 0.0 == -0.0, nan != nan
             else:
                 named, tree = self._flatten(self.reference, dict(zip(self._names, values)))
                 tensors, key = self._keyed(tuple(named.values()))
                 return tensors, [*key, repr(tree)]
+        key.append(recording)
         return tensors, key
 
     def _call_into(self, out: Any, values: Sequence[Any], tensors: list[torch.Tensor], key: list[Any]) -> Any:
@@ -230,6 +236,11 @@ class Artifact(Dispatcher):
         return next(iter(self._graphs.values()))
 
     @property
+    def constants(self) -> dict[str, Any]:
+        """The arguments that it was compiled for by value."""
+        return {n: v for n, v in self._tree.items() if n not in self.example}
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The sizes of the graph's symbols in the example."""
         found: dict[str, int] = {}
@@ -264,7 +275,8 @@ class Artifact(Dispatcher):
                             for a in graph.fresh)
         launches = self._launches(graph, everything, names, sizes, device)
         return launch.Plan(device, launches, allocations, apart, names, {n: contract.view(t) for n, t in everything.items()},
-                           launch.returned(graph, names), launch.packer(graph.structure), graph)
+                           launch.returned(graph, names), launch.packer(graph.structure), graph,
+                           any(t.requires_grad for t in named.values()))
 
     def _check_constants(self, tree: Mapping[str, Any]) -> None:
         for name, expected in self._tree.items():

@@ -131,7 +131,8 @@ def check_apart(first: str, second: str, views: Mapping[str, View], distance: in
 
 def alignment(t: torch.Tensor, free: Sequence[bool], most: int = 32) -> int:
     """The largest power of two up to `most` that divides the address and every stride in bytes that is free and counts."""
-    bits, item = t.data_ptr() | most, t.element_size()
+    bits: int = t.data_ptr() | most
+    item = t.element_size()
     for stride, extent, counts in zip(t.stride(), t.shape, free):
         if counts and extent > 1:
             bits |= stride * item

@@ -26,7 +26,7 @@ class Plan:
     """How calls of one combination of layouts run. Tensors are numbered: the arguments in order, then the fresh outputs.
 
     launches: (loaded kernel, numbers of its tensors). allocations: (shape, dtype) of each fresh output. apart: pairs to be seen
-    apart, the first one written. returned: numbers of the tensors returned.
+    apart, the first one written. returned: numbers of the tensors returned. detach: some argument would carry a gradient elsewhere.
     """
 
     device: torch.device
@@ -38,6 +38,7 @@ class Plan:
     returned: tuple[int, ...]
     pack: Callable[[list[torch.Tensor]], Any]
     graph: Graph
+    detach: bool
     seen: dict[tuple[int, int, int], None] = field(default_factory=dict)
 
     def run(self, tensors: list[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Any:
@@ -58,8 +59,9 @@ class Plan:
         return self.pack([everything[i] for i in self.returned])
 
     def _launch(self, everything: list[torch.Tensor]) -> None:
+        plain = [t.detach() for t in everything] if self.detach else everything
         for loaded, order in self.launches:
-            loaded(*[everything[i] for i in order])
+            loaded(*[plain[i] for i in order])
 
     def _look_closer(self, i: int, j: int, distance: int) -> None:
         if (i, j, distance) not in self.seen:
@@ -89,7 +91,8 @@ def packer(structure: str) -> Callable[[list[torch.Tensor]], Any]:
     if structure.startswith("dict:"):
         keys = structure.removeprefix("dict:").split(",")
         return lambda found: dict(zip(keys, found))
-    return {"tuple": tuple, "list": list, "none": lambda found: None}[structure]
+    others: dict[str, Callable[[list[torch.Tensor]], Any]] = {"tuple": tuple, "list": list, "none": lambda found: None}
+    return others[structure]
 
 
 def unpack_outputs(graph: Graph, out: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
