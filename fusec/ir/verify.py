@@ -45,12 +45,13 @@ def check_definitions_before_use(graph: Graph, after: str = "") -> None:
 
 def check_no_axis_used_twice(graph: Graph, after: str = "") -> None:
     """No value and no iteration space has an axis twice, and no reference reads two axes of a value along one of the reader's."""
+    table = graph.table
     for node in graph.nodes:
         names = [a.name for a in node.domain]
         if len(set(names)) != len(names):
             raise _fail("an iteration space has an axis twice", graph, node, after)
         for ref in refs(node.op):
-            read = [at for a in graph.table[ref.value].axes if (at := ref.index(a.name).axis) is not None]
+            read = [at for a in table[ref.value].axes if (at := ref.index(a.name).axis) is not None]
             if len(set(read)) != len(read):
                 raise _fail(f"{ref} is read along one axis twice", graph, node, after)
 
@@ -65,10 +66,11 @@ def check_axes_declared(graph: Graph, after: str = "") -> None:
 
 def check_every_ref_bound(graph: Graph, after: str = "") -> None:
     """Each axis of a value that is read is bound to an axis of the reader, or to a constant."""
+    table = graph.table
     for node in graph.nodes:
         own = {a.name for a in node.domain}
         for ref in refs(node.op):
-            axes = {a.name for a in graph.table[ref.value].axes}
+            axes = {a.name for a in table[ref.value].axes}
             if any(at not in own for a in axes if (at := ref.index(a).axis) is not None):
                 raise _fail(f"{ref} is not bound to axes of its reader", graph, node, after)
             if not {a for a, _ in ref.bind} <= axes:
@@ -77,35 +79,40 @@ def check_every_ref_bound(graph: Graph, after: str = "") -> None:
 
 def check_extents_consistent(graph: Graph, after: str = "") -> None:
     """A reader never reads beyond a value: offset + extent of the reader's axis (or of the part) fits the value's axis."""
+    table = graph.table
     for node in graph.nodes:
         local = {a.name: a for a in node.domain}
         if isinstance(node.op, Join):
             for _, length, ref in node.op.parts:
-                _check_ref(graph, node, ref, {**local, node.op.axis: Axis(node.op.axis, length)}, after)
+                if not _in_range(table[ref.value], ref, {**local, node.op.axis: Axis(node.op.axis, length)}):
+                    raise _fail(f"{ref} is read out of range", graph, node, after)
             continue
         for ref in refs(node.op):
-            _check_ref(graph, node, ref, local, after)
+            if not _in_range(table[ref.value], ref, local):
+                raise _fail(f"{ref} is read out of range", graph, node, after)
 
 
-def _check_ref(graph: Graph, node: Node, ref: Ref, local: dict[str, Axis], after: str) -> None:
-    for axis in graph.table[ref.value].axes:
+def _in_range(value: Node, ref: Ref, local: dict[str, Axis]) -> bool:
+    for axis in value.axes:
         at = ref.index(axis.name)
         if at.axis is None:
             good = axis.dynamic or 0 <= at.offset < axis.size
         elif axis.dynamic or local[at.axis].dynamic:
-            good = str(axis.extent) == str(local[at.axis].extent) and at.offset == 0
+            good = (axis.extent,) == (local[at.axis].extent,) and at.offset == 0
         else:
             good = at.offset >= 0 and at.offset + local[at.axis].size <= axis.size
         if not good:
-            raise _fail(f"{ref} reads {axis} at {at}: out of range", graph, node, after)
+            return False
+    return True
 
 
 def check_index_in_tensor(graph: Graph, after: str = "") -> None:
     """Loads and Stores give one index per dim; without index values the largest coordinate lies within a static dim."""
+    tensors = graph.tensors
     for node in graph.nodes:
         if not isinstance(node.op, (Load, Store)):
             continue
-        tensor = graph.tensors.get(node.op.tensor)
+        tensor = tensors.get(node.op.tensor)
         if tensor is None or len(tensor.shape) != len(node.op.index):
             raise _fail(f"{node.op.tensor} is not indexed by its dims", graph, node, after)
         for extent, dim in zip(tensor.shape, node.op.index):
@@ -131,22 +138,23 @@ def _last(node: Node, dim: tuple[Digit, ...]) -> int | None:
 
 def check_index_axes(graph: Graph, after: str = "") -> None:
     """Digits use axes of the node; index values are integers and predicates bools; a Load has just the axes it is read along."""
+    table = graph.table
     for node in graph.nodes:
         if not isinstance(node.op, (Load, Store)):
             continue
         own, used = {a.name for a in node.axes}, set[str]()
         for digit in (d for dim in node.op.index for d in dim):
             if isinstance(digit.source, Ref):
-                value = graph.table[digit.source.value]
+                value = table[digit.source.value]
                 used |= {at for a in value.axes if (at := digit.source.index(a.name).axis) is not None}
                 if value.dtype not in INTS:
                     raise _fail("an index is not an integer", graph, node, after)
             elif digit.source.axis is not None:
                 used.add(digit.source.axis)
         if node.op.where is not None:
-            if graph.table[node.op.where.value].dtype != "bool":
+            if table[node.op.where.value].dtype != "bool":
                 raise _fail("a predicate is not bool", graph, node, after)
-            used |= {at for a in graph.table[node.op.where.value].axes if (at := node.op.where.index(a.name).axis) is not None}
+            used |= {at for a in table[node.op.where.value].axes if (at := node.op.where.index(a.name).axis) is not None}
         if not used <= own or (isinstance(node.op, Load) and used != own):
             raise _fail("the axes of an access are not those of its node", graph, node, after)
 
@@ -166,6 +174,7 @@ def check_joins_cover(graph: Graph, after: str = "") -> None:
 
 def check_operand_counts(graph: Graph, after: str = "") -> None:
     """Functions and monoids have the operands they take; dtypes are known; a reduction folds only axes some operand has."""
+    table = graph.table
     for node in graph.nodes:
         op = node.op
         wrong = node.dtype not in BYTES
@@ -175,7 +184,7 @@ def check_operand_counts(graph: Graph, after: str = "") -> None:
         if wrong:
             raise _fail("an op has the wrong number of operands, or a dtype is unknown", graph, node, after)
         if isinstance(op, Reduce):
-            read = {at for r in operands(op) for a in graph.table[r.value].axes if (at := r.index(a.name).axis) is not None}
+            read = {at for r in operands(op) for a in table[r.value].axes if (at := r.index(a.name).axis) is not None}
             if not {a.name for a in op.axes} <= read:
                 raise _fail("a reduction folds an axis that no operand has", graph, node, after)
 

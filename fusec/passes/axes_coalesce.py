@@ -110,7 +110,7 @@ def volume(shape: Shape) -> int:
 class AxisTable:
     """class -> Axis, named at first use.
 
-    `rows` for the rows' symbol, else `<tensor>_<dim>` of the first argument (then the first output) that has the class as a whole
+    `rows` for the rows' symbol, else `<tensor>_<dim>` of the largest argument (then the first output) that has the class as a whole
     dim, else `<tensor>_<dim>_<piece>`, else a, a_1, …
     """
 
@@ -138,7 +138,8 @@ def _hints(model: Model, classes: Classes, writes: list[Write]) -> dict[int, str
     whole: dict[int, str] = {}
     pieces: dict[int, str] = {}
     inputs = {v.node.op.tensor: v.dims for v in model.values.values() if isinstance(v.node.op, Input)}
-    tensors = [(a.name, inputs[a.name]) for a in model.graph.arguments if a.name in inputs]
+    arguments = sorted((a for a in model.graph.arguments if a.name in inputs), key=lambda a: -volume(a.shape))
+    tensors = [(a.name, inputs[a.name]) for a in arguments]
     for tensor, dims in tensors + [(w.tensor, w.dims) for w in writes if w.tensor not in inputs]:
         for dim, atom in enumerate(dims):
             leaves = model.atoms.leaves(atom)

@@ -28,6 +28,7 @@ class Emitter:
     def __init__(self, model: Model, axes: AxisTable, names: Names) -> None:
         self.model, self.axes, self.names = model, axes, names
         self.nodes: list[g.Node] = []
+        self.table: dict[str, g.Node] = {}
         self.emitted: dict[str, str] = {}
         self.loads: dict[object, str] = {}
 
@@ -145,11 +146,10 @@ class Emitter:
     def _index_axes(self, index: tuple[g.DimIndex, ...], where: g.Ref | None) -> tuple[Axis, ...]:
         """The axes an index depends on, in order of appearance."""
         table = {a.name: a for a in self.axes.axes.values()}
-        nodes = {n.name: n for n in self.nodes}
         seen: dict[str, None] = {}
 
         def of_ref(ref: g.Ref) -> None:
-            for axis in nodes[ref.value].axes:
+            for axis in self.table[ref.value].axes:
                 if (at := ref.index(axis.name).axis) is not None:
                     seen.setdefault(at)
         for dim in index:
@@ -166,7 +166,8 @@ class Emitter:
 
     def add(self, op: g.Op, axes: tuple[Axis, ...], dtype: str, loc: Loc, fallback: str, named: TensorNode | None) -> str:
         name = self.names.value(named.loc.target if named is not None else "", fallback)
-        self.nodes.append(g.Node(name, op, axes, dtype, loc))
+        self.table[name] = g.Node(name, op, axes, dtype, loc)
+        self.nodes.append(self.table[name])
         return name
 
     def value(self, value: Value) -> None:
@@ -203,7 +204,7 @@ class Emitter:
         return total or self.add(g.Map("identity", (Lit(0),)), (), node.dtype, node.loc, "position", None)
 
     def nodes_axes(self, name: str) -> tuple[Axis, ...]:
-        return next(n.axes for n in self.nodes if n.name == name)
+        return self.table[name].axes
 
     def _reduce(self, value: Value, op: Reduce) -> str:
         args = tuple(self._ref(a, value.reads[i], value.node.loc) for i, a in enumerate(op.args))
@@ -246,6 +247,6 @@ class Emitter:
         index = tuple(self.dim_index(a, write.place, write.loc) for a in write.dims)
         where = self._where(write.place, write.loc)
         arg = self._ref(write.value, write.read, write.loc)
-        dtype = next(n.dtype for n in self.nodes if n.name == arg.value)
+        dtype = self.table[arg.value].dtype
         name = self.names.value("", f"store_{write.tensor}")
         self.nodes.append(g.Node(name, g.Store(write.tensor, index, arg, where), axes, dtype, write.loc))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from ..errors import UnsupportedOp
 from ..ir import graph as g
 from ..ir.axis import Axis
+from ..ir.dtype import FLOATS
 from ..ir.scalar import Lit
 from ..ir.tensor import Size
 from .axes_model import Value
@@ -34,13 +35,16 @@ def reduce_node(emitter: "Emitter", value: Value, monoid: str, args: tuple[g.Ref
     if monoid not in ("sum", "dot"):
         raise UnsupportedOp(f"a {monoid} over a dim that is only a broadcast", node.loc, "use a power")
     op: g.Op = g.Reduce(monoid, args, kept) if kept else g.Map("identity" if monoid == "sum" else "mul", args)
-    total = emitter.add(op, axes, "f32", node.loc, monoid, None)
-    for axis in copies[:-1]:
-        total = emitter.add(g.Map("mul", (g.Ref(total), _count(emitter, axis))), axes, "f32", node.loc, monoid, None)
-    return emitter.add(g.Map("mul", (g.Ref(total), _count(emitter, copies[-1]))), axes, node.dtype, node.loc, monoid, node)
+    wide = "f32" if node.dtype in FLOATS else node.dtype
+    total = emitter.add(op, axes, wide, node.loc, monoid, None)
+    for axis in copies:
+        last = axis is copies[-1]
+        product = g.Map("mul", (g.Ref(total), _count(emitter, axis, wide)))
+        total = emitter.add(product, axes, node.dtype if last else wide, node.loc, monoid, node if last else None)
+    return total
 
 
-def _count(emitter: "Emitter", axis: Axis) -> Lit | Size:
+def _count(emitter: "Emitter", axis: Axis, dtype: str) -> Lit | Size:
     if not axis.dynamic:
-        return Lit(float(axis.size))
+        return Lit(float(axis.size) if dtype in FLOATS else axis.size)
     return next(Size(a.name, d) for a in emitter.model.graph.arguments for d, n in enumerate(a.shape) if n == axis.extent)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Union
 
+from ..ir.dtype import FLOATS
 from ..ir.graph import Graph, Map, Node, Ref
 from ..ir.rewrite import compose, drop_dead, ordered, uses
 from ..ir.scalar import Lit
@@ -35,6 +36,8 @@ def contract_products(graph: Graph) -> Graph:
 def _contract(graph: Graph, node: Node, names: Names) -> tuple[Node, ...] | None:
     """The fma (and the negation it may need) that replaces a sum or difference, or None."""
     if not (isinstance(node.op, Map) and node.op.fn in ("add", "sub") and node.dtype == "f32"):
+        return None
+    if not all(_is_float(graph, a) for a in node.op.args):
         return None
     sides = [i for i, a in enumerate(node.op.args) if isinstance(a, Ref) and _product(graph, a)]
     if not sides:
@@ -80,7 +83,15 @@ def _width(graph: Graph, arg: Arg) -> int:
 
 def _product(graph: Graph, ref: Ref) -> bool:
     node = graph.table[ref.value]
-    return isinstance(node.op, Map) and node.op.fn == "mul" and node.dtype == "f32" and uses(graph)[node.name] == 1
+    if not (isinstance(node.op, Map) and node.op.fn == "mul" and node.dtype == "f32" and uses(graph)[node.name] == 1):
+        return False
+    return all(_is_float(graph, a) for a in node.op.args)
+
+
+def _is_float(graph: Graph, arg: Arg) -> bool:
+    if isinstance(arg, Ref):
+        return graph.table[arg.value].dtype in FLOATS
+    return isinstance(arg, Lit) and isinstance(arg.value, float)
 
 
 def _axes(graph: Graph, arg: Arg) -> tuple[str, ...]:
@@ -91,9 +102,7 @@ def _negated(graph: Graph, node: Node, arg: Arg, names: Names) -> tuple[Arg, tup
     """-arg: a constant, or the operand of a negation node over the operand's own axes."""
     if isinstance(arg, Lit):
         return Lit(-arg.value), ()
-    if isinstance(arg, Size):
-        made = Node(names.unused("neg"), Map("neg", (arg,)), (), "i64", node.loc)
-        return Ref(made.name), (made,)
+    assert isinstance(arg, Ref)
     source = graph.table[arg.value]
     made = Node(names.unused(f"neg_{source.name}"), Map("neg", (Ref(source.name),)), source.axes, "f32", node.loc)
     return replace(arg, value=made.name), (made,)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..ir.dtype import FLOATS
 from ..ir.graph import Graph, Map, Node, Reduce, Ref, refs
 from ..ir.rewrite import compose, drop_dead, ordered, uses
 from .names import Names
@@ -35,7 +36,7 @@ def _make_dots(graph: Graph) -> Graph:
         if count[product.name] != 1 or product.dtype != "f32" or not isinstance(product.op, Map):
             return node
         args = product.op.args * 2 if product.op.fn == "square" else product.op.args
-        if product.op.fn not in ("mul", "square") or not all(isinstance(a, Ref) for a in args):
+        if product.op.fn not in ("mul", "square") or not all(isinstance(a, Ref) and table[a.value].dtype in FLOATS for a in args):
             return node
         pair = tuple(_inner(graph, outer, a) for a in args if isinstance(a, Ref))
         if not _axes_of(graph, pair) >= {a.name for a in node.op.axes}:
