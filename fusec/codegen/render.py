@@ -91,12 +91,18 @@ class _File:
         device = closure(self.uses.helpers)
         functions = [f.text for f in device] + composites
         tensors = [f"{self.scope.name('tensor', p.name)}: cute.Tensor" for p in self.spec.parameters]
+        once = [f"{ONCE}: cutlass.Constexpr"] if self.switched else []
         launch = self._launch()
         imports = self._imports({i for f in device for i in f.imports}, [*functions, *statements, *launch])
         return _fill("file.py.j2", title=_doc(self.spec.title), summary=self._summary(), imports=imports, functions=functions,
-                     constants=self._constants(), kernel_head=_definition(self.kernel, tensors), prologue=prologue,
+                     constants=self._constants(), kernel_head=_definition(self.kernel, tensors + once), prologue=prologue,
                      statements=statements, launch_head=_definition("launch", [*tensors, "stream"]), launch_body=launch,
                      epilogue=self._epilogue()) + "\n"
+
+    @property
+    def switched(self) -> bool:
+        """Whether the size of the grid decides if memory that passes once is marked so."""
+        return ONCE in self.uses.names and self.spec.launch.once_below > 0
 
     @property
     def kernel(self) -> str:
@@ -118,7 +124,8 @@ class _File:
     def _constants(self) -> list[str]:
         lines = [f"THREADS = {self.spec.launch.threads}"]
         if ONCE in self.uses.names:
-            lines.append(f"{ONCE} = CacheEvictionPriority.EVICT_FIRST  # of what is not needed again")
+            lines.append(f"ONCE_BELOW = {self.spec.launch.once_below}  # blocks: beyond, memory that passes once is not marked so"
+                         if self.switched else f"{ONCE} = CacheEvictionPriority.EVICT_FIRST  # of what is not needed again")
         if self.spec.smem.total:
             lines.append(f"SMEM_BYTES = {self.spec.smem.total}")
         if self.spec.launch.min_blocks > 1:
@@ -164,8 +171,16 @@ class _File:
         raise InternalError(f"grid size {factor} is not a size of any parameter")
 
     def _launch(self) -> list[str]:
-        grid = ", ".join(" * ".join(self._size(f) for f in factors) or "1" for factors in self.spec.launch.grid)
-        tensors = ", ".join(self.scope.name("tensor", p.name) for p in self.spec.parameters)
+        grid = [" * ".join(self._size(f) for f in factors) or "1" for factors in self.spec.launch.grid]
+        if not self.switched:
+            return self._call("", ", ".join(grid))
+        lines = [f"blocks = {' * '.join(g for g in grid if g != '1') or '1'}", "if blocks < ONCE_BELOW:"]
+        first = self._call(", CacheEvictionPriority.EVICT_FIRST", ", ".join(grid))
+        last = self._call(", CacheEvictionPriority.EVICT_NORMAL", ", ".join(grid))
+        return [*lines, *(f"    {line}" for line in first), "else:", *(f"    {line}" for line in last)]
+
+    def _call(self, once: str, grid: str) -> list[str]:
+        tensors = ", ".join(self.scope.name("tensor", p.name) for p in self.spec.parameters) + once
         call = f"{self.kernel}({tensors}).launch("
         calls = [call] if len(call) <= WIDTH - 4 else [f"{self.kernel}(", *textwrap.wrap(
             f"{tensors},", WIDTH - 8, initial_indent="    ", subsequent_indent="    "), ").launch("]

@@ -96,16 +96,20 @@ def used_stack(cubin: bytes) -> bool:
 
 
 def resources(cubin: bytes, remarks: str, smem: int, disassemble: bool = False) -> Resources:
-    """The resources of the one kernel in a cubin; InternalError where it holds another number of kernels."""
+    """The resources of the kernels in a cubin (one function, perhaps with several hints): of each number the largest.
+
+    Raises InternalError for a cubin without a kernel.
+    """
     parts = sections(cubin)
     kernels = [name.removeprefix(".nv.info.") for name in parts if name.startswith(".nv.info.")]
-    if len(kernels) != 1:
-        raise InternalError(f"a cubin with {len(kernels)} kernels")
     symbols = [parts[".strtab"][i:].split(b"\0", 1)[0].decode() for i, in struct.iter_unpack("<I20x", parts[".symtab"])]
     scalars = {(kind, symbols[at]): value for kind, data in attributes(parts[".nv.info"]) if kind in (REGISTERS, STACK)
                for at, value in (struct.unpack("<II", data),)}
-    mine = dict(attributes(parts[".nv.info." + kernels[0]]))
-    threads = struct.unpack("<III", mine[THREADS])[0] if THREADS in mine else 0
-    return Resources(scalars[REGISTERS, kernels[0]], spilled_bytes(remarks), scalars.get((STACK, kernels[0]), 0), smem,
-                     mine.get(BARRIERS, b"\0")[0], threads, len(parts[".text." + kernels[0]]),
+    kernels = [k for k in kernels if (REGISTERS, k) in scalars and f".text.{k}" in parts]
+    if not kernels:
+        raise InternalError("a cubin without kernels")
+    mine = [dict(attributes(parts[".nv.info." + k])) for k in kernels]
+    threads = max(struct.unpack("<III", m[THREADS])[0] if THREADS in m else 0 for m in mine)
+    return Resources(max(scalars[REGISTERS, k] for k in kernels), spilled_bytes(remarks), max(scalars.get((STACK, k), 0) for k in kernels),
+                     smem, max(m.get(BARRIERS, b"\0")[0] for m in mine), threads, max(len(parts[".text." + k]) for k in kernels),
                      opcodes(sass(cubin)) if disassemble else ())

@@ -274,11 +274,15 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """grid: three factors lists, each the product of ints and symbols; block_x, block_y, block_z are the kernel's block indices."""
+    """grid: three factors lists, each the product of ints and symbols; block_x, block_y, block_z are the kernel's block indices.
+
+    once_below: the hint `evict_first` holds for grids of fewer blocks than this, larger ones run the same kernel without it; 0: always.
+    """
 
     grid: tuple[tuple[int | str, ...], tuple[int | str, ...], tuple[int | str, ...]]
     threads: int
     min_blocks: int = 1
+    once_below: int = 0
 
 
 @dataclass(frozen=True, slots=True)

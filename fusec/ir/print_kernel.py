@@ -127,6 +127,7 @@ def format_kernel(spec: KernelSpec) -> str:
         divisible = f", divisible ({', '.join(map(str, p.divisible))})" if p.divisible else ""
         lines.append(f"  {p.name}: {p.dtype}[{shape}] strides ({strides}), align {p.align}{divisible}")
     blocks = f", {spec.launch.min_blocks} blocks per multiprocessor" if spec.launch.min_blocks > 1 else ""
+    blocks += f", hints below {spec.launch.once_below} blocks" if spec.launch.once_below else ""
     lines.append(f"  grid {grid}, {spec.launch.threads} threads{blocks}, {spec.smem.total} bytes of shared memory")
     for b in spec.smem.buffers:
         lines.append(f"  shared {b.name}: {b.dtype}[{b.count}] at {b.offset}, live {b.first}..{b.last}")

@@ -1,6 +1,8 @@
 """The back half of the pipeline: from the folded graph to one KernelSpec, each step a pass of its own."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..ir.dtype import BYTES
 from ..ir.graph import Graph
 from ..ir.kernel import Copy, Global, KernelSpec, Let, Linear, Parameter, Statement, Term, walk
@@ -22,6 +24,9 @@ from .problem import VECTOR_BYTES, Placement, Problem
 from .plan_smem import plan_smem
 
 
+ONCE_WAVES = 6  # Blocks per multiprocessor up to which marking memory as not needed again pays (docs/falsification.md, rule 3).
+
+
 def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) -> tuple[Schedule, KernelSpec]:
     """The schedule and the kernel of a graph for one arch.
 
@@ -38,7 +43,7 @@ def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) 
     emitter = Emitter(problem, placed, coords, alignment or {})
     for name in levels.crossing:
         emitter.partials[name] = coords.fresh(f"{name}_part")
-    launch = coords.launch()
+    launch = replace(coords.launch(), once_below=ONCE_WAVES * TARGETS[arch].multiprocessors)
     body = localize(linearize(problem, placed, levels, emitter))
     sizes = {e.buffer: (e.dtype, _count(e)) for e in emitter.exchanges.values()}
     plan = plan_smem(body, sizes, TARGETS[arch].smem_per_block)
