@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..errors import InternalError
-from ..ir.kernel import Parameter
+from ..ir.kernel import KernelSpec, Parameter
 from . import functions
 from .accuracy import Jitter
 from .launch import LANES_AT_ONCE, Run, call
@@ -21,10 +21,11 @@ def emulate(kernel: Any, tensors: Mapping[str, torch.Tensor | Placed], *, arch: 
             jitter: int | None = None) -> Report:
     """Run an emitted kernel in place in the caller's CPU tensors and report what it does wrong.
 
-    kernel: the source text, or an object with `source`, `arch` and `spec` (a kernel of an artifact). tensors: by parameter name; a
-    `Placed` has strides and a base of its own. parameters: what the entry promises of them (taken from the spec where there is one;
-    without them sizes and strides are run-time values and the alignment is that of the tensor). counting: sectors, bank conflicts.
-    lanes: threads that run at once. blocks: which of the grid to run, a range for each of its dims (None, or none given: all).
+    kernel: the source text, a KernelSpec (it is rendered), or an object with `source`, `arch` and `spec` (a kernel of an artifact).
+    tensors: by parameter name; a `Placed` has strides and a base of its own. parameters: what the entry promises of them (taken
+    from the spec where there is one; without them sizes and strides are run-time values, the alignment is that of the tensor).
+    counting: sectors, bank conflicts. lanes: threads that run at once. blocks: which of the grid to run, a range for each of its
+    dims (None, or none given: all).
     replace: functions on fp32 arrays by name, in the place of the exact ones. jitter: a seed; approximate functions then err at
     random within their documented bounds (accuracy.py).
     Raises EmulationError where the source leaves the subset or breaks a rule of the DSL.
@@ -47,6 +48,9 @@ def _parts(kernel: Any) -> tuple[str, str | None, Sequence[Parameter]]:
     """Source, arch and parameters of what was given."""
     if isinstance(kernel, str):
         return kernel, None, ()
+    if isinstance(kernel, KernelSpec):
+        from ..codegen.render import render
+        return render(kernel), kernel.arch, kernel.parameters
     spec = getattr(kernel, "spec", None) or getattr(kernel, "kernel", None)
     return kernel.source, getattr(kernel, "arch", None), spec.parameters if spec is not None else ()
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from .machine import current
 from .numeric import Array, Boolean, EmulationError, Int32, Numeric, as_numeric, either, select
-from .tensors import Vector
+from .tensors import Registers, Tensor, Vector
 
 
 class Undefined:
@@ -137,6 +137,17 @@ def _join(first: Any, second: Callable[[], Any], conjunction: bool) -> Any:
         other = Boolean(bool(other))
     (a, u), (b, w) = _truth(first), _truth(other)
     return Boolean.of(a & b if conjunction else a | b, either(u, w))
+
+
+def taint(x: Any) -> Any:
+    """For proofs about mutants: what a register holds becomes undefined in the active lanes."""
+    m = current()
+    if isinstance(x, Numeric):
+        return type(x).of(x.v, either(x.undef, m.active()))
+    if isinstance(x, Tensor) and isinstance(x.pointer.memory, Registers):
+        x.pointer.memory.undef |= m.active()
+        x.pointer.memory.whole[:] = False
+    return x
 
 
 def both(first: Any, second: Callable[[], Any]) -> Any:

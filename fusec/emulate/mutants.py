@@ -1,4 +1,4 @@
-"""Faults planted into an emitted source, one at a time, to show that the emulator notices them.
+"""Faults planted into an emitted source, one at a time: what the emulator must notice (judge.py).
 
 Kinds: a barrier deleted, a shared buffer shrunk, two neighbouring statements that depend on each other swapped, a 64-bit product
 made 32-bit, a predicate dropped. Only the kernel function is touched, and the launch's shared memory.
@@ -7,49 +7,22 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from ..ir.kernel import Parameter
-from .api import emulate
-from .memory import Placed
-from .rewrite import is_kernel
-
-Inputs = Callable[[], "Case"]
-"""Makes the same case anew at each call."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """Arguments by name, and which blocks of the grid to run."""
-
-    tensors: Mapping[str, torch.Tensor | Placed]
-    blocks: tuple[range | None, ...] = ()
-
+from .rewrite import RUNTIME, is_kernel
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A changed source. line: of the original; what: the change in words."""
+    """A changed source. line: of the original; what: the change in words; proof: a source that runs clean only where the change
+    means nothing ('': none is known)."""
 
     kind: str
     line: int
     what: str
     source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """caught: how a mutant was noticed (a finding's kind, "result", "refused"), '' for a survivor."""
-
-    mutant: Mutant
-    caught: str
-
-    def __str__(self) -> str:
-        how = f"caught by {self.caught}" if self.caught else "SURVIVED"
-        return f"{self.mutant.kind} at line {self.mutant.line} ({self.mutant.what}): {how}"
+    proof: str = ""
 
 
 # ---- planting -------------------------------------------------------------------------------------------------------------------
@@ -116,21 +89,23 @@ def _buffers(tree: ast.Module) -> Iterator[Mutant]:
         return next((n for n in t.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "SMEM_BYTES"), None)
 
     def less(node: ast.Assign) -> None:
-        node.value = ast.BinOp(node.value, ast.Sub(), ast.Constant(4))
+        node.value = ast.BinOp(node.value, ast.Sub(), ast.Constant(16))
     size = total(tree)
     if size is not None:
-        yield Mutant("buffer", size.lineno, "shared memory 4 bytes smaller", _changed(tree, total, less))
+        yield Mutant("buffer", size.lineno, "shared memory 16 bytes smaller", _changed(tree, total, less))
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id != "_"}
+    """Names in a statement, counters of its own unrolled loops aside."""
+    counters = {n.target.id for n in ast.walk(node) if isinstance(n, ast.For) and isinstance(n.target, ast.Name)}
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - counters - {"_"}
 
 
 def _written(s: ast.stmt) -> set[str]:
     """Names that a statement writes: assigned ones, tensors stored to, targets of copies."""
     found: set[str] = set()
     for n in ast.walk(s):
-        if isinstance(n, (ast.Assign, ast.AugAssign, ast.For)):
+        if isinstance(n, (ast.Assign, ast.AugAssign)):
             for t in n.targets if isinstance(n, ast.Assign) else [n.target]:
                 while isinstance(t, ast.Subscript):
                     t = t.value
@@ -198,91 +173,24 @@ def _predicates(tree: ast.Module) -> Iterator[Mutant]:
     def always(node: ast.If | ast.IfExp) -> None:
         node.test = ast.Constant(True)
     for i, node in enumerate(ifs(tree)):
-        yield Mutant("predicate", node.lineno, ast.unparse(node.test), _changed(tree, lambda t, i=i: ifs(t)[i], always))  # type: ignore[misc]
+        proof = ""
+        if isinstance(node, ast.If) and not node.orelse:
+            spoilt = _spoilt(node, _known_before(tree, node.lineno))
+
+            def spoil(found: Any, spoilt: list[ast.stmt] = spoilt) -> None:
+                found.orelse = copy.deepcopy(spoilt)
+            proof = _changed(tree, lambda t, i=i: ifs(t)[i], spoil)  # type: ignore[misc]
+        text = _changed(tree, lambda t, i=i: ifs(t)[i], always)  # type: ignore[misc]
+        yield Mutant("predicate", node.lineno, ast.unparse(node.test), text, proof)
 
 
-# ---- noticing -------------------------------------------------------------------------------------------------------------------
-
-def _bits(tensors: Mapping[str, torch.Tensor | Placed]) -> dict[str, torch.Tensor]:
-    """Every byte of every storage."""
-    found = {}
-    for name, t in tensors.items():
-        t = t.tensor if isinstance(t, Placed) else t
-        found[name] = torch.empty(0, dtype=torch.uint8).set_(t.untyped_storage()).clone()
-    return found
+def _known_before(tree: ast.Module, line: int) -> set[str]:
+    """Names of the kernel that were assigned above a line."""
+    return {n.id for n in ast.walk(_kernel(tree)) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.lineno < line}
 
 
-def judge(source: str, cases: Sequence[Inputs], parameters: Sequence[Parameter] = (), arch: str = "sm_90a",
-          **options: Any) -> list[Verdict]:
-    """Every mutant of a source, run on each case until one notices it.
-
-    AssertionError where the source itself does not run clean.
-    """
-    wanted = []
-    for inputs in cases:
-        case = inputs()
-        report = emulate(source, case.tensors, arch=arch, parameters=parameters, counting=False, blocks=case.blocks, **options)
-        assert report.ok, f"the source itself:\n{report}"
-        wanted.append(_bits(case.tensors))
-    return [Verdict(m, _caught(m, cases, wanted, parameters, arch, options)) for m in mutants(source)]
-
-
-def _caught(mutant: Mutant, cases: Sequence[Inputs], wanted: Sequence[dict[str, torch.Tensor]], parameters: Sequence[Parameter],
-            arch: str, options: Mapping[str, Any]) -> str:
-    for inputs, want in zip(cases, wanted, strict=True):
-        case = inputs()
-        try:
-            report = emulate(mutant.source, case.tensors, arch=arch, parameters=parameters, counting=False, blocks=case.blocks,
-                             **options)
-        except Exception as error:  # Whatever a broken source raises: it does not run, so it is noticed.
-            return f"refused: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        if not report.ok:
-            return report.findings[0].kind
-        found = _bits(case.tensors)
-        different = [name for name in want if not torch.equal(found[name], want[name])]
-        if different:
-            return f"result of {', '.join(different)}"
-    return ""
-
-
-# ---- far away -------------------------------------------------------------------------------------------------------------------
-
-def _dense(t: torch.Tensor) -> torch.Tensor:
-    """The same values without gaps, the dims in the order of their strides."""
-    order = sorted(range(t.dim()), key=lambda d: (-t.stride(d), d))
-    return t.permute(order).contiguous().permute(sorted(range(t.dim()), key=lambda d: order[d]))
-
-
-def _spread(p: Parameter, t: torch.Tensor, step: int) -> tuple[int, ...]:
-    """Strides of which every run-time one is beyond `step` elements and a multiple of what the parameter promises."""
-    strides, span = list(t.stride()), 1
-    for d in sorted(range(t.dim()), key=lambda d: t.stride(d)):
-        if p.strides[d] is None and t.shape[d] > 1:
-            unit = max(p.align // t.element_size(), *(p.divisible or (1,)), 1)
-            strides[d] = (max(span, step) // unit + 3) * unit
-        elif strides[d] < span and t.shape[d] > 1 and strides[d]:
-            return tuple(t.stride())
-        span = max(span, 1 + (t.shape[d] - 1) * strides[d])
-    return tuple(strides)
-
-
-def far(parameters: Sequence[Parameter], tensors: Mapping[str, torch.Tensor], step: int = 2**31) -> Case:
-    """The same values with every run-time stride grown beyond `step` elements: no memory lies between."""
-    return Case({p.name: Placed(_dense(tensors[p.name]), _spread(p, tensors[p.name], step)) for p in parameters})
-
-
-def high(parameters: Sequence[Parameter], tensors: Mapping[str, torch.Tensor], rows: str, step: int = 2**31) -> Case:
-    """The same values as the last rows of as many as it takes for their offsets to pass `step` elements; only these rows run.
-
-    rows: the symbol that the first grid dim counts. Tensors without it stay.
-    """
-    dims = {p.name: p.shape.index(rows) for p in parameters if rows in p.shape}
-    near = [tensors[n].stride(d) for n, d in dims.items() if tensors[n].stride(d) > 1]
-    before, count = min(step // min(near, default=1) + 1, 2**31 - 4096), max(tensors[n].shape[d] for n, d in dims.items())
-    found: dict[str, torch.Tensor | Placed] = dict(tensors)
-    for name, d in dims.items():
-        t = _dense(tensors[name])
-        shape, origin = list(t.shape), [0] * t.dim()
-        shape[d], origin[d] = before + t.shape[d], before
-        found[name] = Placed(t, tuple(tensors[name].stride()), None, tuple(shape), tuple(origin))
-    return Case(found, (range(before, before + count),))
+def _spoilt(node: ast.If, known: set[str]) -> list[ast.stmt]:
+    """For the threads that do not go there: what the body writes becomes undefined. Where no effect depends on it, they may go."""
+    names = sorted(set().union(*(_written(s) for s in node.body)) & known)
+    taint = ast.Attribute(ast.Name(RUNTIME, ast.Load()), "taint", ast.Load())
+    return [ast.Assign([ast.Name(n, ast.Store())], ast.Call(taint, [ast.Name(n, ast.Load())], [])) for n in names] or [ast.Pass()]

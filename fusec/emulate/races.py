@@ -98,28 +98,47 @@ class RaceLog:
 
 
 class BlockOwners:
-    """Which block touched each unit of a global memory, over the whole grid: blocks are never ordered."""
+    """Which blocks touched each unit of a global memory, over the whole grid: blocks are never ordered.
 
-    def __init__(self, units: int) -> None:
-        self.units = units
-        self.log: list[tuple[Array, Array, int, bool]] = []
+    Of the reads of a unit, and of its writes, two by different blocks are all that a later comparison needs; no more are kept.
+    """
+
+    def __init__(self, units: int, limit: int = 1 << 21) -> None:
+        self.units, self.limit, self.size = units, limit, 0
+        self.log: list[tuple[Array, Array, Array, Array]] = []
 
     def add(self, units: Array, blocks: Array, line: int, write: bool) -> None:
         """One access: unit and block number for each of its parts."""
         if units.size:
-            self.log.append((units, blocks, line, write))
+            self.log.append((units, blocks, np.full(units.size, line, np.int32), np.full(units.size, write)))
+            self.size += units.size
+            if self.size > self.limit:
+                self.log = [self._thinned()]
+                self.size = self.log[0][0].size
+                self.limit = max(self.limit, 2 * self.size)
+
+    def _all(self) -> tuple[Array, Array, Array, Array]:
+        return tuple(np.concatenate([e[i] for e in self.log]) for i in range(4))  # type: ignore[return-value]
+
+    def _thinned(self) -> tuple[Array, Array, Array, Array]:
+        """The first and the last block of each unit's reads, and of its writes."""
+        units, blocks, lines, writes = self._all()
+        kinds = units * 2 + writes
+        order = np.lexsort((blocks, kinds))
+        ordered = kinds[order]
+        edge = np.ones(order.size + 1, bool)
+        edge[1:-1] = ordered[1:] != ordered[:-1]
+        keep = np.sort(order[edge[:-1] | edge[1:]])
+        return units[keep], blocks[keep], lines[keep], writes[keep]
 
     def compare(self, report: Report) -> None:
         """Report the races between blocks (as lanes)."""
-        if not any(write for *_, write in self.log):
+        if not any(e[3].any() for e in self.log):
             return
-        units, blocks = (np.concatenate([e[i] for e in self.log]) for i in range(2))
-        sizes = [e[0].size for e in self.log]
-        writes = np.repeat(np.array([e[3] for e in self.log]), sizes)
-        lines = np.repeat(np.array([e[2] for e in self.log]), sizes)
+        units, blocks, lines, writes = self._all()
         bad, other = _clashes(units, blocks, writes, self.units)
         later, earlier = np.maximum(bad, other[bad]), np.minimum(bad, other[bad])
-        _, firsts = np.unique(lines[later] * (1 << 20) + lines[earlier], return_index=True)
+        _, firsts = np.unique(lines[later].astype(np.int64) * (1 << 20) + lines[earlier], return_index=True)
         for at in np.sort(firsts):
             late, early = later[at], earlier[at]
             report(int(lines[late]), int(lines[early]), int(units[late]), int(blocks[late]), int(blocks[early]))

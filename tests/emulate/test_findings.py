@@ -94,6 +94,19 @@ def test_two_blocks_on_one_element_race():
     assert run("out[thread] = x[thread]", given(), blocks=2, lanes=64)[0].findings, "also where they run in different chunks"
 
 
+def test_races_between_blocks_are_kept_while_the_log_is_thinned():
+    import numpy as np
+
+    from fusec.emulate.races import BlockOwners
+    owners, found = BlockOwners(8, limit=4), []
+    for block in range(50):
+        owners.add(np.arange(8), np.full(8, block), 1, False)
+    assert owners.size <= 4 * 8
+    owners.add(np.array([3]), np.array([2]), 2, True)
+    owners.compare(lambda *race: found.append(race))
+    assert [(line, other, unit) for line, other, unit, *_ in found] == [(2, 1, 3)] and found[0][3] == 2 != found[0][4]
+
+
 def test_a_read_of_another_blocks_element_races():
     t = {"x": torch.zeros(128), "out": torch.zeros(128)}
     report, _ = run("x[block * 64 + thread] = Float32(1.0)\nout[block * 64 + thread] = x[thread]", t, blocks=2, lanes=64)
