@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..errors import FusionError
 from ..ir import graph as g
-from ..ir.tensor import Argument, Fill, Input, TensorGraph, Update
+from ..ir.tensor import Argument, Fill, Input, Iota, TensorGraph, Update
 from .axes_coalesce import AxisTable, coalesce
 from .axes_emit import Emitter
 from .axes_model import Model, Write, split_equal_ranges
@@ -86,7 +86,7 @@ def _emit(model: Model, live: list[str], writes: list[Write], axes: AxisTable, n
     emitter = Emitter(model, axes, names)
     for name in live:
         value = model.values[name]
-        if value.root == name and not isinstance(value.node.op, (Input, Fill)):
+        if value.root == name and not isinstance(value.node.op, (Input, Fill, Iota)):
             emitter.value(value)
     for write in writes:
         emitter.store(write)

@@ -110,6 +110,10 @@ class Emitter:
             if value.root not in self.emitted:
                 self.value(root)
             return g.Ref(self.emitted[value.root])
+        if isinstance(root.node.op, Iota):
+            return g.Ref(self.positions(root, hops, loc))
+        if value.root not in self.emitted:
+            raise InternalError(f"{name} is read before it is computed", loc.short)
         bind, have = [], set(self.nodes_axes(self.emitted[value.root]))
         for axis, leaf in ((self.axis(leaf), leaf) for a in root.axes for leaf in self.model.atoms.leaves(a)):
             where = self.follow(leaf, hops, loc)
@@ -189,19 +193,35 @@ class Emitter:
     def _fill(self, value: Value, op: Fill) -> str:
         return self.add(g.Map("identity", (op.value,)), (), value.node.dtype, value.node.loc, "constant", value.node)
 
-    def _iota(self, value: Value, op: Iota) -> str:
-        """A coordinate; along several axes, their digits summed."""
-        node, total, step = value.node, "", 1
-        for axis in reversed(self.own(value.axes)):
-            term = self.add(g.Iota(), (axis,), node.dtype, node.loc, "position", None)
-            if step != 1:
-                term = self.add(g.Map("mul", (g.Ref(term), Lit(step))), (axis,), node.dtype, node.loc, "position", None)
-            axes = (axis,) + (self.nodes_axes(total) if total else ())
+    def positions(self, root: Value, hops: list[Hop], loc: Loc) -> str:
+        """The coordinate that an iota is, at the reader's own axes: cheaper to make again than to exchange."""
+        index = self.dim_index(root.dims[0], hops, loc)
+        key = (root.node.dtype, index)
+        if key not in self.loads:
+            self.loads[key] = self._sum_digits(root.node, index)
+        return self.loads[key]
+
+    def _sum_digits(self, node: TensorNode, index: g.DimIndex) -> str:
+        """The sum of digits as a value."""
+        total = ""
+        for digit in reversed(index):
+            assert isinstance(digit.source, g.Index)
+            term = self._digit_value(node, digit.source, digit.step)
             if total:
+                axes = self.nodes_axes(term) + self.nodes_axes(total)
                 term = self.add(g.Map("add", (g.Ref(term), g.Ref(total))), axes, node.dtype, node.loc, "position", None)
             total = term
-            step *= axis.size if not axis.dynamic else 1
         return total or self.add(g.Map("identity", (Lit(0),)), (), node.dtype, node.loc, "position", None)
+
+    def _digit_value(self, node: TensorNode, at: g.Index, step: int) -> str:
+        if at.axis is None:
+            return self.add(g.Map("identity", (Lit(at.offset * step),)), (), node.dtype, node.loc, "position", None)
+        axes = (self.axes.named(at.axis),)
+        term = self.add(g.Iota(), axes, node.dtype, node.loc, "position", None)
+        for fn, operand in (("add", at.offset), ("mul", step)):
+            if operand != (0 if fn == "add" else 1):
+                term = self.add(g.Map(fn, (g.Ref(term), Lit(operand))), axes, node.dtype, node.loc, "position", None)
+        return term
 
     def nodes_axes(self, name: str) -> tuple[Axis, ...]:
         return self.table[name].axes

@@ -28,7 +28,7 @@ def simplify(graph: Graph) -> Graph:
 
     Before: b: f32 = identity(a: bf16); c = add(b, 1)   After: c = add(a, 1)
     """
-    for rule in (_drop_casts, _drop_index_casts, _fold_constants, _multiply_by_reciprocals, _drop_broadcast_axes, _merge_equal):
+    for rule in (_drop_casts, _drop_index_casts, _drop_wraps, _fold_constants, _multiply_by_reciprocals, _drop_broadcast_axes, _merge_equal):
         graph = rule(graph)
     return drop_dead(graph)
 
@@ -113,6 +113,36 @@ def _drop_index_casts(graph: Graph) -> Graph:
         index = tuple(tuple(digit(d) for d in dim) for dim in node.op.index)
         return replace(node, op=replace(node.op, index=index))
     return graph.with_nodes(tuple(change(n) for n in graph.nodes))
+
+
+def _drop_wraps(graph: Graph) -> Graph:
+    """An index that is somewhere used as it is does not count from the end anywhere: eager would have refused it there.
+
+    Before: a = pool[i]; j = select(lt(i, 0), add(i, n), i); pool[j] = b   After: a = pool[i]; pool[i] = b
+    """
+    table = graph.table
+    plain = {d.source.value for n in graph.nodes if isinstance(n.op, (Load, Store)) and n.op.where is None
+             for dim in n.op.index for d in dim if isinstance(d.source, Ref)}
+
+    def unwrap(ref: Ref) -> Ref:
+        inner = _wrapped(table, ref.value)
+        if inner is None or inner.value not in plain:
+            return ref
+        return compose(ref, inner, tuple(a.name for a in table[inner.value].axes))
+    return graph.with_nodes(tuple(replace(n, op=map_refs(n.op, unwrap)) for n in graph.nodes))
+
+
+def _wrapped(table: dict[str, Node], name: str) -> Ref | None:
+    """i of select(lt(i, 0), add(i, n), i)."""
+    op = table[name].op
+    if not (isinstance(op, Map) and op.fn == "select" and all(isinstance(a, Ref) for a in op.args)):
+        return None
+    negative, moved, index = (a for a in op.args if isinstance(a, Ref))
+    test, total = table[negative.value].op, table[moved.value].op
+    if negative.bind or moved.bind or not isinstance(test, Map) or not isinstance(total, Map):
+        return None
+    same = test.fn == "lt" and test.args == (index, Lit(0)) and total.fn == "add" and total.args[0] == index
+    return index if same else None
 
 
 # ---- constants -----------------------------------------------------------------------------------------------------------------

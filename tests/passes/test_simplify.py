@@ -58,6 +58,20 @@ def test_an_index_is_not_widened() -> None:
     assert ops(to_graph(b.graph(b.gather(pool, 0, b.map("identity", idx, dtype="i64"))))) == []
 
 
+def _read_and_write(raw: bool) -> Graph:
+    b = Builder(rows=R)
+    pool, idx = b.arg("pool", (9, 4)), b.arg("idx", (R,), "i64")
+    wrapped = b.map("select", b.map("lt", idx, 0, dtype="bool"), b.map("add", idx, 9), idx, dtype="i64")
+    old = b.gather(pool, 0, idx if raw else wrapped)
+    b.mutations.append(("pool", b.update(pool, b.map("exp", old), 0, wrapped)))
+    return to_graph(b.graph())
+
+
+def test_an_index_used_as_it_is_needs_no_wrapping() -> None:
+    assert ops(_read_and_write(raw=True)) == ["exp"]
+    assert ops(_read_and_write(raw=False)) == ["lt", "add", "select", "exp"]
+
+
 def test_constants_fold_in_fp32() -> None:
     b = Builder()
     x, c = b.arg("x", (6,)), b.map("mul", b.fill(0.1, (1,)), 3.0)
