@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .capture.trace import capturing
-from .compiler import Progress, graph_stages, kernels
+from .compiler import Progress, graph_stages, kernels, quiet
 from .errors import ArgumentError, CaptureError, FusecError
 from .ir.graph import Graph
 from .options import EXAMPLE_ROWS, archs, numerics_option
@@ -23,12 +23,8 @@ Example = Callable[..., Mapping[str, Any]]
 Arch = str | Iterable[str] | None
 
 
-def _quiet(text: str) -> None:
-    pass
-
-
 def compile(fn: Callable[..., Any], example_inputs: Mapping[str, Any] | Sequence[Any], dynamic_shapes: Any = None,
-            arch: Arch = None, numerics: str = "default", *, progress: Progress = _quiet) -> Artifact:
+            arch: Arch = None, numerics: str = "default", *, progress: Progress = quiet) -> Artifact:
     """Compile a plain PyTorch function into an artifact that is callable on CUDA tensors.
 
     example_inputs: a dict by parameter name, or a tuple in their order; only dtypes, shapes and strides matter, and what is no
@@ -141,11 +137,11 @@ class Fused(Dispatcher):
         return super().__call__(*args, out=out, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<fusec function {self.reference.__module__}.{self.reference.__qualname__}>"
+        return f"<fusec function {self.name}>"
 
     def __get__(self, instance: Any, owner: Any = None) -> "Fused":
         if instance is not None:
-            raise FusecError(f"{self.reference.__qualname__}: expected a function, found a method",
+            raise FusecError(f"{self.name}: expected a function, found a method",
                              hint="decorate a function that takes what it needs of the object as arguments")
         return self
 
@@ -157,17 +153,17 @@ class Fused(Dispatcher):
     def inputs(self, rows: int = EXAMPLE_ROWS, device: Any = "cpu", **sizes: Any) -> dict[str, Any]:
         """The function's example inputs. Raises FusecError where it has none, or knows no such size."""
         if self.example is None:
-            raise FusecError(f"{self.reference.__name__} has no example inputs",
+            raise FusecError(f"{self.name} has no example inputs",
                              hint="decorate it with @fusec.fuse(example=make), where make(rows, device, **sizes) returns a dict of "
                                   "tensors, or call fusec.compile with example inputs")
         try:
             inspect.signature(self.example).bind(rows, device, **sizes)
         except TypeError as error:
             known = ", ".join(list(inspect.signature(self.example).parameters)[2:])
-            raise FusecError(f"{self.reference.__name__}: {error}; the example's sizes are {known or 'none'}") from None
+            raise FusecError(f"{self.name}: {error}; the example's sizes are {known or 'none'}") from None
         return bind_example(self.reference, self.example(rows, device, **sizes))
 
-    def compile(self, arch: Arch = None, rows: int = EXAMPLE_ROWS, *, numerics: str | None = None, progress: Progress = _quiet,
+    def compile(self, arch: Arch = None, rows: int = EXAMPLE_ROWS, *, numerics: str | None = None, progress: Progress = quiet,
                 **sizes: Any) -> Artifact:
         """An artifact for the example inputs of the given sizes; arch as for fusec.compile."""
         return compile(self.reference, self.inputs(rows, **sizes), self.dynamic_shapes, arch, numerics or self.numerics,
@@ -207,7 +203,7 @@ class Fused(Dispatcher):
             return self._capture(fill(tree, stand_ins(known.graph, named, known.example)))
         except (CaptureError, RuntimeError) as error:
             known.check_call(named, tree)
-            raise ArgumentError(f"{self.reference.__name__}: {error}") from error
+            raise ArgumentError(f"{self.name}: {error}") from error
 
 
 def fuse(fn: Callable[..., Any] | None = None, *, example: Example | None = None, dynamic_shapes: Any = None,

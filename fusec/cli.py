@@ -150,7 +150,7 @@ def compile_(file: str, arch: str, as_json: bool, defines: tuple[str, ...], rows
     with working() as progress:
         every = _functions(file, progress, builds=True, strict_numerics=strict_numerics)
         ready = [f for f in every if f.example is not None or len(every) == 1]
-        remarks += [f"{f.reference.__name__}: left out, it has no example inputs" for f in every if f not in ready]
+        remarks += [f"{f.name}: left out, it has no example inputs" for f in every if f not in ready]
         for fused in ready:
             artifact = fused.compile(wanted, rows, progress=progress, **given)
             from .cli_report import notes, row
@@ -182,7 +182,7 @@ def inspect(file: str, stage: str | None, arch: str, defines: tuple[str, ...], r
                     texts = [built_text(k, stage) for k in artifact.kernels]
                 else:
                     stages = _plan(fused, name, rows, given, NEEDS[shown[-1]], progress)
-                    head = "# ---- {} of " + f"{fused.reference.__name__}, {name}\n" if len(shown) > 1 else ""
+                    head = "# ---- {} of " + f"{fused.name}, {name}\n" if len(shown) > 1 else ""
                     texts = [head.format(s) + stage_text(stages, s) for s in shown]
                 for text in texts:
                     click.echo(text.rstrip("\n") + "\n" * (1 + (len(shown) > 1)), nl=False)
@@ -192,9 +192,9 @@ def _plan(fused: Fused, arch: str, rows: int, given: dict[str, Any], until: str,
           progress: Callable[[str], None]) -> Any:
     from .api import capture_graph
     from .passes import pipeline
-    progress(f"{fused.reference.__name__}: capturing")
+    progress(f"{fused.name}: capturing")
     captured = capture_graph(fused.reference, fused.inputs(rows, **given), fused.dynamic_shapes, fused.numerics)
-    progress(f"{fused.reference.__name__}: planning for {arch}")
+    progress(f"{fused.name}: planning for {arch}")
     return pipeline.compile(captured.for_arch(arch), arch, until=until)
 
 
@@ -224,7 +224,7 @@ def check(file: str, level: str, arch: str | None, cases: bool, defines: tuple[s
     reports = []
     with working() as progress:
         for fused in _functions(file, progress, builds=level == "gpu", strict_numerics=strict_numerics):
-            progress(f"{fused.reference.__name__}: checking at level {level}")
+            progress(f"{fused.name}: checking at level {level}")
             if cases:
                 reports += check_file_cases(fused, level, arch=name, sizes=given)
             else:

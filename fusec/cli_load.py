@@ -58,9 +58,9 @@ def functions(text: str) -> list[Fused]:
     found = list({id(v): v for v in vars(module).values() if isinstance(v, Fused)}.values())
     own = [f for f in found if f.reference.__module__ == module.__name__] or found
     if wanted:
-        own = [f for f in found if f.reference.__name__ == wanted]
+        own = [f for f in found if f.name == wanted]
     if not own:
-        names = ", ".join(f.reference.__name__ for f in found)
+        names = ", ".join(f.name for f in found)
         plain = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         raise FusecError(f"{path.name}: expected {f'a function {wanted}' if wanted else 'a function'} decorated with @fusec.fuse, "
                          f"found {names or 'none'}",

@@ -28,7 +28,7 @@ def row(kernel: Kernel, artifact: Artifact) -> dict[str, Any]:
     """The fields of a kernel: sizes in bytes, times in µs and seconds; bytes and floor at the example's sizes."""
     moved = bytes_moved(kernel.graph, artifact.sizes)
     return {
-        "function": kernel.function, "name": kernel.name, "arch": kernel.arch, "ops": ops_fused(kernel.stages.need("captured")),
+        "function": kernel.function, "name": kernel.name, "arch": kernel.arch, "ops": ops_fused(kernel.made.need("captured")),
         "grid": ["*".join(map(str, factors)) or "1" for factors in kernel.grid], "threads": kernel.threads,
         "smem_bytes": kernel.smem_bytes, "registers": kernel.resources.get("registers"), "spills": kernel.resources.get("spills"),
         "barriers": kernel.resources.get("barriers"), "bytes_moved": moved,

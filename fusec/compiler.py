@@ -4,14 +4,12 @@ Used by the API and the command line alike. One call compiles one graph for seve
 """
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .ir.graph import Graph
 from .ir.kernel import Parameter
 from .ir.tensor import TensorGraph
 from .passes import pipeline
@@ -24,94 +22,8 @@ from .runtime.worker import BUILD, builder, start_builder
 Progress = Callable[[str], None]
 
 
-def plan(captured: TensorGraph, arch: str, numerics: str = "default", alignment: Mapping[str, int] | None = None,
-         until: str = "source") -> Stages:
-    """The levels of a captured function up to `until`."""
-    return pipeline.compile(captured, arch, numerics, alignment, until)
-
-
-def kernels(stages: Stages, archs: Sequence[str], alignment: Mapping[str, int] | None = None,
-            progress: Progress = lambda text: None, announce: Progress = lambda text: None) -> tuple[Kernel, ...]:
-    """A kernel per architecture from stages that hold the graph; from the store where it has them.
-
-    progress is told of each step; announce once before anything is built, and may raise to prevent it. Raises FusionError or
-    ResourceError where there is no kernel, BuildError where the DSL is missing or refuses.
-    """
-    graph, place = stages.need("graph"), store()
-    wanted = {arch: graph_key(graph, arch, stages.numerics, alignment) for arch in archs}
-    found: dict[str, Kernel] = {}
-    with ExitStack() as locks:
-        missing = [arch for arch in archs if not _take(found, arch, place.find(wanted[arch]), stages, alignment, wanted)]
-        if missing:
-            announce(f"for {', '.join(missing)}")
-            start_builder()
-            for arch in sorted(missing, key=wanted.__getitem__):
-                locks.enter_context(place.lock(wanted[arch]))
-            missing = [arch for arch in missing if not _take(found, arch, place.find(wanted[arch]), stages, alignment, wanted)]
-            found.update(_build(missing, stages, alignment, wanted, place, progress))
-    return tuple(found[arch] for arch in archs)
-
-
-def _take(found: dict[str, Kernel], arch: str, entry: Entry | None, stages: Stages, alignment: Mapping[str, int] | None,
-          keys: Mapping[str, str]) -> bool:
-    if entry is not None:
-        found[arch] = _kernel(entry, keys[arch], 0.0, functools.partial(_replan, stages, arch, alignment))
-    return entry is not None
-
-
-def _replan(stages: Stages, arch: str, alignment: Mapping[str, int] | None) -> Stages:
-    return pipeline.compile(stages.for_arch(arch, alignment), arch)
-
-
-def _build(archs: Sequence[str], stages: Stages, alignment: Mapping[str, int] | None, keys: Mapping[str, str], place: Store,
-           progress: Progress) -> dict[str, Kernel]:
-    planned: dict[str, Stages] = {}
-    spent: dict[str, float] = {}
-    for arch in archs:
-        progress(f"{stages.need('graph').name}: planning for {arch}")
-        begin = time.perf_counter()
-        planned[arch] = _replan(stages, arch, alignment)
-        spent[arch] = time.perf_counter() - begin
-    progress(f"{stages.need('graph').name}: building for {', '.join(archs)}")
-    jobs = [(BUILD, (planned[a].source, planned[a].kernel, a, _entry_name(planned[a], keys[a]), False)) for a in archs]
-    found: dict[str, Kernel] = {}
-    for number, built in builder.run(jobs) if jobs else ():
-        arch = archs[number]
-        progress(f"{stages.need('graph').name}: built for {arch}")
-        seconds = spent[arch] + built.seconds
-        entry = _publish(place, keys[arch], planned[arch], built, seconds)
-        found[arch] = _kernel(entry, keys[arch], round(seconds, 3), functools.partial(_same, planned[arch]))
-    return found
-
-
-def _same(stages: Stages) -> Stages:
-    return stages
-
-
-def _entry_name(stages: Stages, key: str) -> str:
-    """The exported function: its own for each key, since objects of one process share a table of symbols."""
-    return f"{stages.need('kernel').name}_{key[:8]}"
-
-
-def _publish(place: Store, key: str, stages: Stages, built: Any, seconds: float) -> Entry:
-    spec, source = stages.need("kernel"), stages.need("source")
-    meta = {
-        "function": stages.need("graph").name, "name": spec.name, "arch": stages.arch, "numerics": stages.numerics,
-        "parameters": [asdict(p) for p in spec.parameters], "grid": spec.launch.grid, "threads": spec.launch.threads,
-        "smem_bytes": spec.smem.total, "resources": built.resources, "seconds": seconds, "entry": _entry_name(stages, key),
-        "identity": source_identity(source, stages.arch, stages.numerics), "versions": dict(versions()),
-    }
-    files = {"kernel.o": built.object, "source.py": source.encode(), **({"kernel.ptx": built.ptx.encode()} if built.ptx else {}),
-             "kernel.cubin": built.cubin}
-    return place.publish(key, files, meta)
-
-
-def _kernel(entry: Entry, key: str, seconds: float, replan: Callable[[], Stages]) -> Kernel:
-    m = entry.meta
-    parameters = tuple(Parameter(p["name"], p["dtype"], tuple(p["shape"]), tuple(p["strides"]), p["align"], tuple(p["divisible"]))
-                       for p in m["parameters"])
-    return Kernel(m["function"], m["name"], m["arch"], key, m["numerics"], parameters, tuple(map(tuple, m["grid"])), m["threads"],
-                  m["smem_bytes"], m["resources"], seconds, m["entry"], entry.file("kernel.o"), replan)
+def quiet(text: str) -> None:
+    """Progress that nobody sees."""
 
 
 def graph_stages(captured: TensorGraph, numerics: str) -> Stages:
@@ -119,4 +31,96 @@ def graph_stages(captured: TensorGraph, numerics: str) -> Stages:
     return pipeline.compile(captured, "", numerics, until="graph")
 
 
-__all__ = ["Graph", "graph_stages", "kernels", "plan", "start_builder"]
+def plan(captured: TensorGraph, arch: str, numerics: str = "default", alignment: Mapping[str, int] | None = None,
+         until: str = "source") -> Stages:
+    """The levels of a captured function up to `until`: what `inspect` shows, without a build."""
+    return pipeline.compile(captured, arch, numerics, alignment, until)
+
+
+def kernels(stages: Stages, archs: Sequence[str], alignment: Mapping[str, int] | None = None, progress: Progress = quiet,
+            announce: Progress = quiet) -> tuple[Kernel, ...]:
+    """A kernel per architecture from stages that hold the graph; from the store where it has them.
+
+    progress is told of each step; announce once before anything is built, and may raise to prevent it. Raises FusionError or
+    ResourceError where there is no kernel, BuildError where the DSL is missing or refuses.
+    """
+    wanted = {arch: _Wanted(graph_key(stages.need("graph"), arch, stages.numerics, alignment), stages.for_arch(arch, alignment))
+              for arch in archs}
+    place, found = store(), dict[str, Kernel]()
+    with ExitStack() as locks:
+        missing = _take(wanted, place, found)
+        if missing:
+            announce(f"for {', '.join(missing)}")
+            start_builder()
+            for key in sorted(wanted[arch].key for arch in missing):
+                locks.enter_context(place.lock(key))
+            missing = _take({arch: wanted[arch] for arch in missing}, place, found)  # Another process may have made them meanwhile.
+        if missing:
+            found.update(_build({arch: wanted[arch] for arch in missing}, place, progress))
+    return tuple(found[arch] for arch in archs)
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """One kernel to be had: its key, its levels as far as they are made, seconds spent on it."""
+
+    key: str
+    stages: Stages
+    seconds: float = field(default=0.0)
+
+    @property
+    def entry_name(self) -> str:
+        """The exported function: its own for each key, since the objects of a process share a table of symbols."""
+        return f"{self.stages.need('kernel').name}_{self.key[:8]}"
+
+
+def _take(wanted: Mapping[str, _Wanted], place: Store, found: dict[str, Kernel]) -> list[str]:
+    """Put what the store has into `found`; the architectures that it lacks."""
+    missing = []
+    for arch, one in wanted.items():
+        entry = place.find(one.key)
+        if entry is None:
+            missing.append(arch)
+        else:
+            found[arch] = _kernel(entry, one)
+    return missing
+
+
+def _build(wanted: Mapping[str, _Wanted], place: Store, progress: Progress) -> dict[str, Kernel]:
+    for arch, one in wanted.items():
+        progress(f"{one.stages.need('graph').name}: planning for {arch}")
+        begin = time.perf_counter()
+        one.stages = pipeline.compile(one.stages, arch)
+        one.seconds = time.perf_counter() - begin
+    archs = list(wanted)
+    name = wanted[archs[0]].stages.need("graph").name
+    progress(f"{name}: building for {', '.join(archs)}")
+    found = {}
+    jobs = [(BUILD, (one.stages.source, one.stages.kernel, arch, one.entry_name, False)) for arch, one in wanted.items()]
+    for number, built in builder.run(jobs):
+        arch = archs[number]
+        progress(f"{name}: built for {arch}")
+        wanted[arch].seconds += built.seconds
+        found[arch] = _kernel(_publish(place, wanted[arch], built), wanted[arch])
+    return found
+
+
+def _publish(place: Store, one: _Wanted, built: Any) -> Entry:
+    stages, spec, source = one.stages, one.stages.need("kernel"), one.stages.need("source")
+    meta = {
+        "function": stages.need("graph").name, "name": spec.name, "arch": stages.arch, "numerics": stages.numerics,
+        "parameters": [asdict(p) for p in spec.parameters], "grid": spec.launch.grid, "threads": spec.launch.threads,
+        "smem_bytes": spec.smem.total, "resources": built.resources, "seconds": one.seconds, "entry": one.entry_name,
+        "identity": source_identity(source, stages.arch, stages.numerics), "versions": dict(versions()),
+    }
+    files = {"kernel.o": built.object, "kernel.cubin": built.cubin, "kernel.ptx": built.ptx.encode(), "source.py": source.encode()}
+    return place.publish(one.key, files, meta)
+
+
+def _kernel(entry: Entry, one: _Wanted) -> Kernel:
+    m = entry.meta
+    parameters = tuple(Parameter(p["name"], p["dtype"], tuple(p["shape"]), tuple(p["strides"]), p["align"], tuple(p["divisible"]))
+                       for p in m["parameters"])
+    grid = tuple(map(tuple, m["grid"]))
+    return Kernel(m["function"], m["name"], m["arch"], one.key, m["numerics"], parameters, grid, m["threads"], m["smem_bytes"],
+                  m["resources"], round(one.seconds, 3), m["entry"], entry.file("kernel.o"), one.stages)

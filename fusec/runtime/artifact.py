@@ -30,7 +30,7 @@ class Kernel:
     """One compiled kernel of one function for one architecture.
 
     parameters, grid, threads, smem_bytes: as launched. resources: what the assembler reported (registers, spills, barriers, …).
-    seconds: what its compile took, 0 where it came from the store. `object`: the file to load. `replan` makes its stages again.
+    seconds: what its compile took, 0 where it came from the store. `object`: the file to load. `made`: its levels as far as known.
     """
 
     function: str
@@ -46,12 +46,13 @@ class Kernel:
     seconds: float
     entry: str
     object: Path
-    replan: Callable[[], Stages]
+    made: Stages
 
     @cached_property
     def stages(self) -> Stages:
         """Every level from the captured graph to the source, made again where the object came from the store."""
-        return self.replan()
+        from ..passes import pipeline
+        return pipeline.compile(self.made, self.arch)
 
     @property
     def source(self) -> str:
@@ -70,7 +71,7 @@ class Kernel:
 
     @property
     def graph(self) -> Graph:
-        found: Graph = self.stages.need("graph")
+        found: Graph = self.made.need("graph")
         return found
 
     @cached_property
@@ -122,6 +123,7 @@ class Dispatcher:
 
     def __init__(self, fn: Callable[..., Any], flatten: Flatten) -> None:
         self.reference = fn
+        self.name: str = getattr(fn, "__name__", type(fn).__name__)
         self.signature = inspect.signature(fn)
         self._names = tuple(self.signature.parameters)
         self._plain = not any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in self.signature.parameters.values())
@@ -181,7 +183,7 @@ class Dispatcher:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise ArgumentError(f"{self.reference.__name__}: {error}") from None
+            raise ArgumentError(f"{self.name}: {error}") from None
         bound.apply_defaults()
         return tuple(bound.arguments[n] for n in self._names)
 
@@ -190,7 +192,7 @@ class Dispatcher:
         for name, value in named.items():
             contract.check_kind(name, value)
         if not named:
-            raise ArgumentError(f"{self.reference.__name__}: expected tensors, given none")
+            raise ArgumentError(f"{self.name}: expected tensors, given none")
         with self._compiling:
             return self._plan(named, tree, out)
 

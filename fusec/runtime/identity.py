@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from ..codegen.toolchain import DSL, FFI, libraries
@@ -45,11 +46,25 @@ def canonical(value: Any) -> str:
     raise InternalError(f"a {type(value).__name__} has no canonical text")
 
 
+COMPILER = ("ir", "passes", "codegen", "target.py")
+"""What turns a graph into code."""
+
+
+@cache
+def compiler_digest() -> str:
+    """The version of the compiler itself: the contents of its files, so that a change of it between releases counts too."""
+    root = Path(__file__).parents[1]
+    files = [f for part in COMPILER for f in ([root / part] if part.endswith(".py") else sorted((root / part).rglob("*")))
+             if f.suffix in (".py", ".j2")]
+    return digest(*(text for f in files for text in (f.relative_to(root).as_posix(), f.read_text(encoding="utf-8"))))[:12]
+
+
 @cache
 def versions() -> Mapping[str, str]:
     """Versions that shape an object: fusec, each package of the DSL, tvm-ffi ("absent" where missing) and the Python ABI."""
     from .. import __version__
-    found = {"fusec": __version__, "python": f"{sys.implementation.cache_tag}-{platform.machine()}-{sys.platform}", **libraries()}
+    abi = f"{sys.implementation.cache_tag}-{platform.machine()}-{sys.platform}"
+    found = {"fusec": f"{__version__}+{compiler_digest()}", "python": abi, **libraries()}
     for name in (DSL, FFI):
         try:
             found[name] = version(name)
