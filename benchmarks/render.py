@@ -87,8 +87,8 @@ def markdown(data: Mapping[str, Any]) -> str:
     """The file that `results/` keeps."""
     names = peers(data)
     parts = ["# Decode steps, measured",
-             "Times are medians in microseconds per launch; `÷` is fusec's time over another's (below 1: fusec is faster). How they "
-             "are measured: [README](../README.md).",
+             "Times are medians in microseconds per launch; `÷` is fusec's time over another's (below 1: fusec is faster). How "
+             "they are measured: [README](../README.md).",
              "\n".join(f"- {line}" for line in head(data)),
              table(columns(names), [cells(r, names) for r in data["rows"]], left=2)]
     found = [[f, s or "–", o, str(n), f"{g:.3f}"] for f, s, o, n, g in means(data)]
