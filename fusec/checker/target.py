@@ -17,8 +17,8 @@ from .levels import interpreted, poisoned
 from .single_rounding import SingleRounding
 
 DEFAULT_ARCH = "sm_90a"
-WATCHED = 1 << 22
-"""Elements up to which the kernel interpreter watches for races: it keeps several numbers for each."""
+WATCHED = 1 << 18
+"""Elements up to which the kernel interpreter watches for races: as many as make every race of a few rows show."""
 
 
 @dataclass(slots=True)
