@@ -12,7 +12,7 @@ from ..ir.axis import Axis
 from ..ir.scalar import Lit
 from ..ir.tensor import Contract, Fill, Input, Iota, Join, Map, Reduce, TensorNode
 from .axes_coalesce import AxisTable
-from .axes_index import Picked, index_digit
+from .axes_index import Picked, index_digits
 from .axes_joins import emit_join
 from .axes_model import Hop, Model, Value, Write
 from .axes_reduce import reduce_node
@@ -86,13 +86,14 @@ class Emitter:
         digits: list[g.Digit] = []
         constant = 0
         for coordinate, step in self.digits(atom, hops, loc):
-            if isinstance(coordinate, Picked):
-                digits.append(g.Digit(index_digit(self, coordinate, loc), step))
-            elif coordinate.axis is None:
-                constant += coordinate.offset * step
-            else:
-                digits.append(g.Digit(g.Index(coordinate.axis), step))
-                constant += coordinate.offset * step
+            parts = index_digits(self, coordinate, loc) if isinstance(coordinate, Picked) else (g.Digit(coordinate),)
+            for digit in parts:
+                if isinstance(digit.source, g.Ref):
+                    digits.append(g.Digit(digit.source, digit.step * step))
+                    continue
+                constant += digit.source.offset * digit.step * step
+                if digit.source.axis is not None:
+                    digits.append(g.Digit(g.Index(digit.source.axis), digit.step * step))
         if constant and len(digits) == 1 and isinstance(digits[0].source, g.Index) and digits[0].step == 1:
             return (g.Digit(g.Index(digits[0].source.axis, constant)),)
         return tuple(digits) + ((g.Digit(g.Index(None, constant)),) if constant else ())

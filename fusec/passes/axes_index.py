@@ -1,7 +1,7 @@
-"""Index values: which value gives the coordinate along one dim, also where an index picks from several dims viewed as one."""
+"""Index values as coordinates: sums of positions and values along one dim, also where an index picks from several dims viewed as one."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import sympy
@@ -9,9 +9,10 @@ import sympy
 from ..errors import FusionError, Loc
 from ..ir import graph as g
 from ..ir.scalar import Lit
-from ..ir.tensor import Map, Size
-from .axes_model import Hop, Pick
+from ..ir.tensor import Iota, Map, Size
 from .atoms import Size as Extent
+from .atoms import quotient
+from .axes_model import Hop, Pick, Value
 
 if TYPE_CHECKING:
     from .axes_emit import Emitter
@@ -31,78 +32,137 @@ class Picked:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One digit of an index: a value (or constant) as the reader behind `hops` sees it, below `extent` (None: the topmost)."""
+    """`stride` times a value as the reader behind `hops` sees it; without a value the stride alone."""
 
-    value: str | Lit
+    value: str | None
     hops: tuple[Hop, ...]
-    extent: Extent | None
+    stride: Extent
 
 
-def index_digit(emitter: "Emitter", picked: Picked, loc: Loc) -> g.Ref:
-    """The value that is the coordinate along the picked dim.
+def index_digits(emitter: "Emitter", picked: Picked, loc: Loc) -> g.DimIndex:
+    """The digits whose sum is the coordinate along the picked dim.
 
-    An index i · n + j into dims viewed as one gives i and j themselves; any other is divided: (index // inner) % extent.
+    Positions become coordinates themselves. An index into dims viewed as one, i · n + j, gives i and j; one that is no such sum is
+    divided: (index // inner) % extent.
     """
     atoms = emitter.model.atoms
     leaves = atoms.leaves(picked.pick.atom)
-    whole = Term(picked.pick.index, (picked.pick.hop, *picked.rest), None)
-    if picked.leaf is None or len(leaves) == 1:
-        return _ref(emitter, whole, loc)
+    whole = Term(picked.pick.index, (picked.pick.hop, *picked.rest), 1)
+    terms = _terms(emitter, whole)
+    if picked.leaf is None or len(leaves) <= 1:
+        return _digits(emitter, terms if all(_is_position(emitter, t) for t in terms) else [whole], loc)
     extents = [atoms.extent(leaf) for leaf in leaves]
     position = leaves.index(picked.leaf)
-    terms = _terms(emitter, whole)
-    if len(terms) == len(leaves) and all(t.extent == n for t, n in zip(terms[1:], extents[1:])):
-        return _ref(emitter, terms[position], loc)
-    return _divided(emitter, _ref(emitter, whole, loc), extents, position, loc)
+    shares = _shares(terms, extents)
+    if shares is not None:
+        return _digits(emitter, shares[position], loc)
+    return (g.Digit(_divided(emitter, _ref(emitter, whole, loc), extents, position, loc)),)
 
+
+# ---- sums ---------------------------------------------------------------------------------------------------------------------------
 
 def _terms(emitter: "Emitter", term: Term) -> list[Term]:
-    """i · n + j taken apart, outermost digit first; the term itself where it is not of that form."""
-    if not isinstance(term.value, str):
+    """A value that is a sum of products with sizes, taken apart; the term itself where it is not of that form."""
+    value = emitter.model.values[term.value] if term.value is not None else None
+    if value is None or value.root != term.value or not isinstance(value.node.op, Map) or value.node.op.fn not in ("add", "mul"):
         return [term]
-    total = emitter.model.values[term.value]
-    if total.root != term.value or not isinstance(total.node.op, Map) or total.node.op.fn != "add":
+    first, second = (_operand(emitter, value, i, term) for i in (0, 1))
+    if value.node.op.fn == "add":
+        if any(t.value is None and isinstance(t.stride, int) and t.stride < 0 for t in (first, second)):
+            return [term]
+        return _terms(emitter, first) + _terms(emitter, second)
+    if (first.value is None) == (second.value is None):
         return [term]
-    high, low = total.node.op.args
-    if not isinstance(high, str) or isinstance(low, Size):
-        return [term]
-    product = emitter.model.values[high]
-    if product.root != high or not isinstance(product.node.op, Map) or product.node.op.fn != "mul":
-        return [term]
-    digit, count = product.node.op.args
-    if isinstance(digit, Size) or isinstance(count, str):
-        return [term]
-    upper = Term(digit, ((product.reads[0], total.reads[0]) if isinstance(digit, str) else ()) + term.hops, term.extent)
-    lower = Term(low, ((total.reads[1],) if isinstance(low, str) else ()) + term.hops, _extent(emitter, count))
-    return _terms(emitter, upper) + [lower]
+    factor, inner = (first, second) if first.value is None else (second, first)
+    return _terms(emitter, replace(inner, stride=factor.stride))
 
 
-def _extent(emitter: "Emitter", count: Lit | Size) -> Extent:
-    if isinstance(count, Lit):
-        return int(count.value)
-    argument = next(a for a in emitter.model.graph.arguments if a.name == count.tensor)
-    extent: Extent = argument.shape[count.dim]
+def _operand(emitter: "Emitter", value: Value, position: int, term: Term) -> Term:
+    """One operand of a sum or product, times the stride of the whole."""
+    op = value.node.op
+    assert isinstance(op, Map)
+    arg = op.args[position]
+    if isinstance(arg, Lit):
+        return Term(None, (), _times(int(arg.value), term.stride))
+    if isinstance(arg, Size):
+        return Term(None, (), _times(_extent(emitter, arg), term.stride))
+    return Term(arg, (value.reads[position], *term.hops), term.stride)
+
+
+def _times(a: Extent, b: Extent) -> Extent:
+    product = sympy.sympify(a) * sympy.sympify(b)
+    return int(product) if product.is_Integer else product
+
+
+def _extent(emitter: "Emitter", size: Size) -> Extent:
+    argument = next(a for a in emitter.model.graph.arguments if a.name == size.tensor)
+    extent: Extent = argument.shape[size.dim]
     return extent
 
 
+def _shares(terms: list[Term], extents: list[Extent]) -> list[list[Term]] | None:
+    """Which terms make the coordinate along each of several dims viewed as one; None where strides do not fit the dims.
+
+    A view of several dims as one exists only where their strides nest, so that any share gives the address that the sum gives.
+    """
+    strides: list[Extent] = [1]
+    for extent in reversed(extents[1:]):
+        strides.insert(0, _times(strides[0], extent))
+    shares: list[list[Term]] = [[] for _ in extents]
+    for term in terms:
+        for share, stride in zip(shares, strides):
+            step = quotient(term.stride, stride)
+            if isinstance(step, int) and step > 0:
+                share.append(replace(term, stride=step))
+                break
+        else:
+            return None
+    return shares if len(terms) > 1 else None
+
+
+def _is_position(emitter: "Emitter", term: Term) -> bool:
+    if term.value is None:
+        return isinstance(term.stride, int)
+    values = emitter.model.values
+    return isinstance(values[values[term.value].root].node.op, Iota) and isinstance(term.stride, int)
+
+
+def _digits(emitter: "Emitter", terms: list[Term], loc: Loc) -> g.DimIndex:
+    """Digits of a sum: positions as coordinates of the reader, other values as references."""
+    digits: list[g.Digit] = []
+    for term in terms:
+        assert isinstance(term.stride, int)
+        if term.value is None:
+            digits.append(g.Digit(g.Index(None, term.stride)))
+        elif _is_position(emitter, term):
+            value = emitter.model.values[term.value]
+            root = emitter.model.values[value.root]
+            inner = emitter.dim_index(root.dims[0], value.hops + list(term.hops), loc)
+            digits += [replace(d, step=d.step * term.stride) for d in inner]
+        else:
+            digits.append(g.Digit(_ref(emitter, term, loc), term.stride))
+    return tuple(digits)
+
+
 def _ref(emitter: "Emitter", term: Term, loc: Loc) -> g.Ref:
-    if isinstance(term.value, Lit):
-        return g.Ref(emitter.add(g.Map("identity", (term.value,)), (), "i64", loc, "index", None))
+    assert term.value is not None
     return emitter.value_ref(term.value, term.hops[0], term.hops[1:], loc)
 
+
+# ---- quotients and remainders -------------------------------------------------------------------------------------------------------
 
 def _divided(emitter: "Emitter", index: g.Ref, extents: list[Extent], position: int, loc: Loc) -> g.Ref:
     """(index // product of the inner extents) % extent; the topmost digit needs no remainder."""
     axes = tuple(emitter.axes.named(at) for a in emitter.nodes_axes(index.value) if (at := index.index(a.name).axis) is not None)
     result = index
     for inner in reversed(extents[position + 1:]):
-        result = g.Ref(emitter.add(g.Map("floordiv", (result, _operand(emitter, inner))), axes, "i64", loc, "index", None))
+        result = g.Ref(emitter.add(g.Map("floordiv", (result, _size(emitter, inner))), axes, "i64", loc, "index", None))
     if position:
-        result = g.Ref(emitter.add(g.Map("mod", (result, _operand(emitter, extents[position]))), axes, "i64", loc, "index", None))
+        result = g.Ref(emitter.add(g.Map("mod", (result, _size(emitter, extents[position]))), axes, "i64", loc, "index", None))
     return result
 
 
-def _operand(emitter: "Emitter", extent: Extent) -> Lit | Size:
+def _size(emitter: "Emitter", extent: Extent) -> Lit | Size:
     """An extent as an operand: a constant, or the size of the first argument's dim that has it."""
     if isinstance(extent, int):
         return Lit(extent)

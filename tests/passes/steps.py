@@ -325,3 +325,20 @@ def two_tokens_of_a_window(tokens, window, w):
         window.copy_(full[..., 1:])
         outs.append((full * w).sum(-1))
     return torch.stack(outs, 1)
+
+
+@step(lambda r: dict(x=n(r, 6), ring=n(r, 6, 5), w=n(6, 4), place=torch.randint(0, 9, (r,))))
+def ring_buffer(x, ring, w, place):
+    """A history whose newest entry stands elsewhere in each row: an index per element, read and written."""
+    taps = (place[:, None] + torch.arange(2, 5)) % 5
+    old = torch.gather(ring, 2, taps[:, None, :].expand(-1, 6, -1))
+    ring.scatter_(2, (place % 5)[:, None, None].expand(-1, 6, 1), x[:, :, None])
+    return (torch.cat((old, x[:, :, None]), -1) * w).sum(-1)
+
+
+@step(lambda r: dict(x=n(r, 5, 8), lens=torch.randint(1, 6, (r,)), pages=n(r + 4, 4, 8), page=slots(r), entry=torch.randint(0, 4, (r,))))
+def two_indices(x, lens, pages, page, entry):
+    """Positions and values side by side as indices, read and written."""
+    last = x[torch.arange(x.shape[0]), lens - 1]
+    pages[page, entry] = pages[page, entry] + last
+    return last.sigmoid()
