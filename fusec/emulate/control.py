@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .machine import current
+from .machine import current, executes
 from .numeric import Array, Boolean, EmulationError, Int32, Numeric, as_numeric, either, select
 from .tensors import Registers, Tensor, Vector
 
@@ -51,6 +51,27 @@ class Branch:
 
     def leave(self) -> None:
         self.machine.mask = self.before
+
+
+class HostBranch:
+    """A branch outside of a kernel."""
+
+    def __init__(self, taken: bool) -> None:
+        self.taken = taken
+
+    def enter(self) -> bool:
+        return self.taken
+
+    def otherwise(self) -> bool:
+        return not self.taken
+
+    def leave(self) -> None:
+        """Nothing to restore."""
+
+
+def branch(value: Any) -> Branch | HostBranch:
+    """A run-time `if`: of the threads in a kernel, of Python in the function that launches."""
+    return Branch(value) if executes() else HostBranch(bool(value.value if isinstance(value, Numeric) else value))
 
 
 def loop(*bounds: Any, unroll: int = 1, **options: Any) -> Iterator[Any]:
@@ -101,7 +122,7 @@ class While:
 
 def assign(new: Any, old: Any) -> Any:
     """What a name holds that had a value before the branch or loop."""
-    if isinstance(old, Undefined):
+    if isinstance(old, Undefined) or not executes():
         return new
     return current().merge(new, old)
 

@@ -200,6 +200,11 @@ def current() -> Machine:
     return found  # type: ignore[no-any-return]
 
 
+def executes() -> bool:
+    """Whether a kernel is being executed."""
+    return getattr(_STATE, "machine", None) is not None
+
+
 @contextlib.contextmanager
 def executing(machine: Machine) -> Iterator[None]:
     """Make a machine the current one."""

@@ -101,6 +101,15 @@ def _names(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - counters - {"_"}
 
 
+def _base(e: ast.expr) -> ast.expr:
+    """The tensor that a view is made of: `sY` of `tile(sY, …)`, `rX` of `rX[None, i]`."""
+    while isinstance(e, (ast.Call, ast.Subscript)):
+        if isinstance(e, ast.Call) and not e.args:
+            break
+        e = e.value if isinstance(e, ast.Subscript) else e.args[0]
+    return e
+
+
 def _written(s: ast.stmt) -> set[str]:
     """Names that a statement writes: assigned ones, tensors stored to, targets of copies."""
     found: set[str] = set()
@@ -115,7 +124,7 @@ def _written(s: ast.stmt) -> set[str]:
             if isinstance(call.func, ast.Attribute) and call.func.attr in ("fill", "store"):
                 found |= _names(call.func.value)
             elif call.args:
-                found |= _names(call.args[-1])
+                found |= _names(_base(call.args[min(1, len(call.args) - 1)]))  # (source, target, …)
     return found
 
 

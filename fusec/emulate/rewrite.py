@@ -217,7 +217,7 @@ class _Function:
 
         def method(which: str) -> ast.expr:
             return ast.Call(ast.Attribute(ast.Name(name, ast.Load()), which, ast.Load()), [], [])
-        out: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], _runtime("Branch", self.expression(s.test)))]
+        out: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], _runtime("branch", self.expression(s.test)))]
         body, gone = self.inner(s.body)
         out.append(ast.If(method("enter"), body, []))
         if s.orelse:

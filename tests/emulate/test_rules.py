@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from fusec.emulate import EmulationError, check_subset
+from fusec.emulate import EmulationError, check_subset, emulate
 
 from .support import kernel, run
 
@@ -81,6 +81,18 @@ def test_bf16_products_are_rounded():
     t = {"x": x, "out": torch.zeros(64)}
     assert run("v = BFloat16(x[thread])\nout[thread] = Float32(v * v)", t)[0].ok
     assert torch.equal(t["out"], (x.bfloat16() * x.bfloat16()).float())
+
+
+@pytest.mark.parametrize("limit, expected", [(10, 1.0), (70, 2.0)])
+def test_a_branch_of_the_launching_function_is_of_python(limit, expected):
+    source = kernel("out[thread] = Float32(2.0) if cutlass.const_expr(WAY) else Float32(1.0)", "x, out, WAY: cutlass.Constexpr")
+    head, _ = source.split("@cute.jit\ndef launch")
+    launch = "@cute.jit\ndef launch(x, out, stream):\n    n = x.shape[0]\n    if n < {}:\n" \
+             "        body_kernel(x, out, True).launch({})\n    else:\n        body_kernel(x, out, False).launch({})\n"
+    sizes = "grid=(1, 1, 1), block=(64, 1, 1), stream=stream"
+    t = {"x": torch.zeros(64), "out": torch.zeros(64)}
+    assert emulate(head + launch.format(limit, sizes, sizes), t).ok
+    assert t["out"].eq(expected).all()
 
 
 REFUSED = {
