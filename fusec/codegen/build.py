@@ -21,6 +21,7 @@ from typing import Any
 
 from ..errors import BuildError, InternalError
 from ..ir.kernel import KernelSpec, Parameter
+from ..ir.sizes import factors
 from ..target import parse
 from .resources import resources, used_stack
 from .spell import TYPES
@@ -80,7 +81,7 @@ def _compile(source: str, spec: KernelSpec, arch: str, folder: str, log: Path, r
     path.write_text(source, encoding="utf-8")
     module = _imported(path)
     arguments = [*fake_tensors(spec.parameters), make_fake_stream(use_tvm_ffi_env_stream=True)]
-    options = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {folder}" + (" remarks{ptx}" if remarks else "")
+    options = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {folder}{' remarks{ptx}' if remarks else ''}"
     with _printed_to(log):
         return cute.compile(module.launch, *arguments, options=options)
 
@@ -100,8 +101,17 @@ def fake_tensors(parameters: tuple[Parameter, ...]) -> list[Any]:
     """Stand-ins that tell the compiled entry what to check: dtype, rank, sizes (one symbol, one size), strides, alignment."""
     symbols: dict[str, Any] = {}
 
+    def symbol(name: str) -> Any:
+        return symbols.setdefault(name, cute.sym_int64(symbol=name if name.isidentifier() else None))
+
     def size(extent: int | str) -> Any:
-        return extent if isinstance(extent, int) else symbols.setdefault(extent, cute.sym_int64(symbol=extent))
+        split = factors(extent)
+        if split is None or not split[1]:
+            return extent if isinstance(extent, int) else symbol(extent)
+        product = symbol(split[1][0])
+        for factor in (*map(symbol, split[1][1:]), *((split[0],) if split[0] != 1 else ())):
+            product = product * factor
+        return product
 
     def fake(p: Parameter) -> Any:
         divisible = p.divisible or (1,) * len(p.shape)

@@ -216,7 +216,7 @@ class Copies:
         cell = f"{self.scope.name(*key)}[{at}]"
         memory, held = self._memory_dtype(place), self.scope.dtypes.get(e.name) or self.scope.kinds["register", e.name]
         if isinstance(s.target, Elem):
-            narrow = memory != held
+            narrow = memory != held or held == "bool"  # In memory a Boolean is a byte.
             return f"{self.express.element(e)} = " + (f"{self.uses.type(held)}({cell})" if narrow else cell)
         return f"{cell} = {self._stored(e, memory)}"
 

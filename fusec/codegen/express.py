@@ -162,7 +162,7 @@ class Expressions:
             return number(v.value, self.uses)
         if isinstance(v, Elem):
             held = self.scope.dtypes.get(v.name, "")
-            if held and held != register(held):
+            if held and (held != register(held) or (held == "bool" and v.index)):  # In a fragment a Boolean is a byte.
                 return Text(f"{self.uses.type(register(held))}({self.element(v)})", ATOM, register(held))
             return Text(self.element(v), ATOM, value_kind(self.scope, v))
         if isinstance(v, Round):

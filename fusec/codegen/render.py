@@ -13,6 +13,7 @@ from ..ir.dtype import NARROW
 from ..ir.kernel import (
     Assign, Barrier, Compute, Copy, Declare, Digit, Elem, Guard, KernelSpec, LaneReduce, Let, Origin, Repeat, Statement)
 from ..ir.scalar import Lit
+from ..ir.sizes import factors
 from ..target import parse
 from .compose import composite_functions
 from .copies import ONCE, Copies
@@ -168,6 +169,11 @@ class _File:
         for p in self.spec.parameters:
             if factor in p.shape:
                 return f"{self.scope.name('tensor', p.name)}.shape[{p.shape.index(factor)}]"
+        for p in self.spec.parameters:
+            for dim, extent in enumerate(p.shape):
+                split = factors(extent)
+                if split is not None and split[1] == (factor,):
+                    return f"({self.scope.name('tensor', p.name)}.shape[{dim}] // {split[0]})"
         raise InternalError(f"grid size {factor} is not a size of any parameter")
 
     def _launch(self) -> list[str]:
@@ -292,7 +298,7 @@ class _File:
         if s.init is None and s.name not in self.late:
             return ""
         zero: float | int | bool = {"bool": False}.get(s.dtype, 0)
-        value = Lit(zero if s.init is None else s.init)
+        value = Lit(zero if s.init is None else bool(s.init) if s.dtype == "bool" else s.init)
         narrow = s.dtype in NARROW
         text = self.express.rounded(value, s.dtype) if narrow else self.express.lifted(number(value.value, self.uses), s.dtype)
         return f"{self.scope.name('register', s.name)} = {text}"

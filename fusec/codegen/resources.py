@@ -110,6 +110,6 @@ def resources(cubin: bytes, remarks: str, smem: int, disassemble: bool = False) 
         raise InternalError("a cubin without kernels")
     mine = [dict(attributes(parts[".nv.info." + k])) for k in kernels]
     threads = max(struct.unpack("<III", m[THREADS])[0] if THREADS in m else 0 for m in mine)
-    return Resources(max(scalars[REGISTERS, k] for k in kernels), spilled_bytes(remarks), max(scalars.get((STACK, k), 0) for k in kernels),
-                     smem, max(m.get(BARRIERS, b"\0")[0] for m in mine), threads, max(len(parts[".text." + k]) for k in kernels),
-                     opcodes(sass(cubin)) if disassemble else ())
+    stack, barriers = max(scalars.get((STACK, k), 0) for k in kernels), max(m.get(BARRIERS, b"\0")[0] for m in mine)
+    return Resources(max(scalars[REGISTERS, k] for k in kernels), spilled_bytes(remarks), stack, smem, barriers, threads,
+                     max(len(parts[".text." + k]) for k in kernels), opcodes(sass(cubin)) if disassemble else ())

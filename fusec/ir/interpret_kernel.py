@@ -23,6 +23,7 @@ from .memory_model import AccessLaw, GlobalTensor, SharedMemory
 from .print_kernel import format_statement
 from .reference import TORCH_DTYPE, apply, literal, round_to
 from .scalar import Lit
+from .sizes import solve
 
 LANES_AT_ONCE = 1 << 18
 WARP = 32
@@ -47,16 +48,17 @@ def run_kernel(spec: KernelSpec, tensors: Mapping[str, Tensor], check_races: boo
 
 def _bind(spec: KernelSpec, tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """The sizes behind the symbols; InternalError where a tensor does not fit its Parameter."""
-    sizes: dict[str, int] = {}
     for p in spec.parameters:
         t = tensors[p.name]
         fits = t.dtype == TORCH_DTYPE[p.dtype] and t.dim() == len(p.shape) and t.device.type == "cpu"
-        for dim, (want, found) in enumerate(zip(p.shape, t.shape, strict=False)):
-            fits &= (want if isinstance(want, int) else sizes.setdefault(want, found)) == found
-            fits &= found <= 1 or p.strides[dim] in (None, t.stride(dim))
+        for want, stride, n, step in zip(p.shape, p.strides, t.shape, t.stride(), strict=False):
+            fits &= (isinstance(want, str) or want == n) and (n <= 1 or stride in (None, step))
         if not fits:
             raise InternalError(f"tensor {p.name} is {t.dtype} {tuple(t.shape)} strides {t.stride()}; the kernel takes {p}")
-    return sizes
+    try:
+        return solve((want, n) for p in spec.parameters for want, n in zip(p.shape, tensors[p.name].shape, strict=True))
+    except ValueError as error:
+        raise InternalError(f"the sizes of the tensors of {spec.name} do not agree: {error}") from None
 
 
 class Machine:

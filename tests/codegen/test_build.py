@@ -6,12 +6,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from fusec.codegen.render import render
 from fusec.codegen.resources import disassembler, spilled_bytes, resources, sections
 from fusec.codegen.toolchain import check_toolchain, numbers
-from fusec.errors import BuildError, TargetError
-from fusec.ir.kernel import Assign, Compute, Copy, Declare, Global, KernelSpec, Launch, Parameter
+from fusec.errors import BuildError, InternalError, TargetError
+from fusec.ir.interpret_kernel import run_kernel
+from fusec.ir.kernel import Assign, Compute, Copy, Declare, For, Global, KernelSpec, Launch, Less, Linear, Parameter, Term
 from fusec.ir.plan import SmemPlan
 from fusec.runtime.worker import builder
 from fusec.target import TARGETS, of_capability, parse
@@ -187,3 +189,33 @@ def test_rows_bind_one_size(built, tmp_path: Path) -> None:
         call()
     for words in ("x: Tensor([n0, 1536], bfloat16)", "output: Tensor([n0, 1536], float8_e4m3fn)", "scale: Tensor([n0], float32)"):
         assert words in str(info.value)
+
+
+def halves(arch: str = "sm_90a") -> KernelSpec:
+    """A tensor of 2·rows rows, a grid of rows, and a bool read where a condition holds."""
+    pair = (Parameter("x", "f32", ("2*rows", 64), (None, 1), 4), Parameter("keep", "bool", ("rows",), (1,), 1))
+    body = (Declare("kept", (), "bool", False), Declare("a", (), "f32", 0.0), Declare("some", (4,), "bool", True),
+            Copy(Global("keep", lin(block_x=1)), el("kept"), when=(Less(lin(thread=1), 40),)),
+            Copy(Global("x", Linear((Term("block_x", 2, ("x", 0)), Term("thread")))), el("a")),
+            Compute((For("j", 4),), (Assign(el("some", "j"), ap("and", el("kept"), el("some", "j"))),)),
+            Compute((), (Assign(el("a"), ap("select", el("some", 1), el("a"), 0.5)),)),
+            Copy(el("a"), Global("x", Linear((Term("block_x", 2, ("x", 0)), Term("thread"))))))
+    return KernelSpec("halves", "halves", arch, pair, Launch((("rows",), (), ()), 64), SmemPlan(), body)
+
+
+def test_products_as_sizes_and_bools_as_bytes(tmp_path: Path) -> None:
+    from fusec.codegen.load import load
+    spec, only = halves(), halves()
+    body = (only.body[1], only.body[4], only.body[7])
+    only = KernelSpec(only.name, "", only.arch, only.parameters[:1], only.launch, only.smem, body)
+    assert "grid=((x.shape[0] // 2), 1, 1)" in render(only) and "grid=(keep.shape[0], 1, 1)" in render(spec)
+    (tmp_path / "h.o").write_bytes(run(render(spec), spec)[0][1].object)
+    with pytest.raises(TypeError, match=r"x: Tensor\(\[2 ?\* ?n0|x: Tensor\(\[n0 ?\* ?2|x: Tensor"):
+        load(tmp_path / "h.o", "refused")()
+    x, keep = torch.arange(6 * 64.0).view(6, 64), torch.tensor([True, False, True])
+    want = x.clone()
+    want[::2][:, 40:], want[2] = 0.5, 0.5
+    run_kernel(spec, {"x": x, "keep": keep})
+    assert torch.equal(x, want)
+    with pytest.raises(InternalError, match="not agree"):
+        run_kernel(spec, {"x": x[:4], "keep": keep})

@@ -27,7 +27,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict:
     from fusec.codegen.load import load
     wanted = {**{n: build(arch()) for n, (build, _) in ZOO.items()}, **{n: build(arch()) for n, (build, _, _) in CASES.items()}}
     names, folder, found = list(wanted), tmp_path_factory.mktemp("objects"), {}
-    jobs = [(f"{BUILD}:build", (render(wanted[n]), wanted[n], arch(), f"gpu_{n}")) for n in names]
+    jobs = [(BUILD, (render(wanted[n]), wanted[n], arch(), f"gpu_{n}")) for n in names]
     for i, result in builder.run(jobs):
         path = Path(folder, f"{names[i]}.o")
         path.write_bytes(result.object)

@@ -1,0 +1,39 @@
+"""Sizes of a kernel's tensors that are known at the call only: a symbol by name, or a product such as `2*rows`."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+
+def factors(size: int | str) -> tuple[int, tuple[str, ...]] | None:
+    """(integer, symbols) whose product a size is; None for any other expression."""
+    if isinstance(size, int):
+        return size, ()
+    parts = size.split("*")
+    names = tuple(sorted(p for p in parts if p.isidentifier()))
+    numbers = [int(p) for p in parts if p.isdigit()]
+    return (math.prod(numbers), names) if len(names) + len(numbers) == len(parts) else None
+
+
+def solve(found: Iterable[tuple[int | str, int]]) -> dict[str, int]:
+    """The value of every size and every symbol that (size, its value) pairs determine.
+
+    Raises ValueError where two of them do not agree.
+    """
+    pairs = sorted(found, key=lambda pair: len(str(pair[0])))
+    values: dict[str, int] = {}
+    for size, value in pairs:
+        split = factors(size)
+        if isinstance(size, str) and values.setdefault(size, value) != value:
+            raise ValueError(f"{size} is {values[size]} and {value}")
+        if split is None:
+            continue
+        unknown = [name for name in split[1] if name not in values]
+        known = split[0] * math.prod(values[name] for name in split[1] if name in values)
+        if not unknown and known != value:
+            raise ValueError(f"{size} is {known} and {value}")
+        if len(unknown) == 1 and known:
+            if value % known:
+                raise ValueError(f"{size} is {value}, not a multiple of {known}")
+            values[unknown[0]] = value // known
+    return values
