@@ -28,7 +28,8 @@ def simplify(graph: Graph) -> Graph:
 
     Before: b: f32 = identity(a: bf16); c = add(b, 1)   After: c = add(a, 1)
     """
-    for rule in (_drop_casts, _drop_index_casts, _drop_wraps, _fold_constants, _multiply_by_reciprocals, _drop_broadcast_axes, _merge_equal):
+    for rule in (_drop_casts, _drop_index_casts, _drop_wraps, _fold_constants, _multiply_by_reciprocals, _drop_broadcast_axes,
+                 _merge_equal):
         graph = rule(graph)
     return drop_dead(graph)
 

@@ -114,9 +114,18 @@ class _Rewriter:
             return self._join(node, op)
         if isinstance(op, Gather):
             return self._gather(node, op)
-        if isinstance(op, Update) and op.index is None and op.where is None:
+        return self._update(node, op) if isinstance(op, Update) else None
+
+    def _update(self, node: TensorNode, op: Update) -> str | None:
+        """What is overwritten at once was never written: Update(Update(t, a, i), b, i) -> Update(t, b, i)."""
+        if op.where is not None:
+            return None
+        if op.index is None:
             return self._whole(node, op)
-        return None
+        below = self.nodes[op.target].op
+        if not isinstance(below, Update) or (below.index, below.dim) != (op.index, op.dim):
+            return None
+        return self._new(node, replace(op, target=below.target), node.shape)
 
     def _whole(self, node: TensorNode, op: Update) -> str | None:
         """Everything replaced by a value is the value: Update(t, v) -> v."""

@@ -1,24 +1,29 @@
-"""Random tensor graphs: chains of maps, folds, contractions, views, joins, gathers and updates over small shapes."""
+"""Random tensor graphs: chains of maps, folds, contractions, views, joins, gathers and updates over small shapes.
+
+With rows, the first dim of every argument has a size known at the call only; no op takes that dim apart.
+"""
 from __future__ import annotations
 
 import math
 import random
 
+import sympy
 import torch
 
-from fusec.ir.tensor import TensorGraph
+from fusec.ir.tensor import Shape, TensorGraph
 
 from .tensor_graphs import Builder
 
 SIZES = (1, 2, 3, 4, 6)
+ROWS, COUNT = sympy.Symbol("R"), 5
 
 
 class Random:
     """Grows one graph; values are fp32 and stay of moderate size."""
 
-    def __init__(self, seed: int) -> None:
-        self.r = random.Random(seed)
-        self.b = Builder("random")
+    def __init__(self, seed: int, rows: bool = False) -> None:
+        self.r, self.rows = random.Random(seed), rows
+        self.b = Builder("random", ROWS if rows else None)
         self.tensors: dict[str, torch.Tensor] = {}
         self.values: list[str] = []
         torch.manual_seed(seed)
@@ -27,10 +32,19 @@ class Random:
         self.tensors["index"] = torch.randint(2, (3,))
         self.index = self.b.arg("index", (3,), "i64")
 
-    def argument(self, name: str, shape: tuple[int, ...]) -> str:
-        self.tensors[name] = torch.randn(shape)
+    def argument(self, name: str, shape: Shape) -> str:
+        if self.rows:
+            shape = (ROWS, *shape)
+        self.tensors[name] = torch.randn(tuple(COUNT if n == ROWS else n for n in shape))
         self.values.append(self.b.arg(name, shape))
         return self.values[-1]
+
+    def fixed(self, name: str) -> list[int]:
+        """The dims of constant size."""
+        return [d for d, n in enumerate(self.b.shape(name)) if isinstance(n, int)]
+
+    def wide(self, name: str) -> list[int]:
+        return [d for d in self.fixed(name) if self.b.shape(name)[d] != 1]
 
     def pick(self) -> str:
         return self.r.choice(self.values[-6:])
@@ -45,7 +59,7 @@ class Random:
         return self.b.graph(*outputs, structure="tuple")
 
     def add(self, name: str | None) -> None:
-        if name is not None and math.prod(self.b.shape(name)) <= 2000 and len(self.b.shape(name)) <= 6:
+        if name is not None and math.prod(n if isinstance(n, int) else 5 for n in self.b.shape(name)) <= 2000 and len(self.b.shape(name)) <= 6:
             self.values.append(name)
 
     # ---- ops --------------------------------------------------------------------------------------------------------------------
@@ -61,6 +75,8 @@ class Random:
 
     def outer(self) -> None:
         a, c = self.pick(), self.pick()
+        if self.rows:
+            return
         if len(self.b.shape(a)) < 4 and len(self.b.shape(c)) < 3 and self.b.shape(a) and self.b.shape(c):
             wide = self.b.reshape(a, self.b.shape(a) + (1,) * len(self.b.shape(c)))
             self.add(self.b.map("mul", wide, c))
@@ -70,8 +86,8 @@ class Random:
 
     def reduce(self) -> None:
         a = self.pick()
-        if self.dims(a):
-            dims = tuple(self.r.sample(self.dims(a), self.r.randint(1, min(2, len(self.dims(a))))))
+        if self.fixed(a):
+            dims = tuple(self.r.sample(self.fixed(a), self.r.randint(1, min(2, len(self.fixed(a))))))
             self.add(self.b.reduce(self.r.choice(["sum", "max"]), a, dims=tuple(sorted(dims)), keep=self.r.random() < 0.5))
 
     def merge(self) -> None:
@@ -84,7 +100,7 @@ class Random:
     def split(self) -> None:
         a = self.pick()
         s = self.b.shape(a)
-        choices = [(d, f) for d, n in enumerate(s) for f in range(2, n) if n % f == 0]
+        choices = [(d, f) for d in self.fixed(a) for f in range(2, s[d]) if s[d] % f == 0]
         if choices:
             d, f = self.r.choice(choices)
             self.add(self.b.reshape(a, s[:d] + (s[d] // f, f) + s[d + 1:]))
@@ -95,9 +111,8 @@ class Random:
 
     def slice(self) -> None:
         a = self.pick()
-        wide = [d for d in self.dims(a) if self.b.shape(a)[d] > 1]
-        if wide:
-            d = self.r.choice(wide)
+        if self.wide(a):
+            d = self.r.choice(self.wide(a))
             length = self.r.randint(1, self.b.shape(a)[d] - 1)
             piece = self.b.slice(a, d, self.r.randint(0, self.b.shape(a)[d] - length), length)
             shape = self.b.shape(piece)
@@ -106,7 +121,7 @@ class Random:
     def chunk(self) -> None:
         a = self.pick()
         s = self.b.shape(a)
-        choices = [(d, f) for d, n in enumerate(s) for f in range(2, n + 1) if n % f == 0]
+        choices = [(d, f) for d in self.fixed(a) for f in range(2, s[d] + 1) if s[d] % f == 0]
         if choices:
             d, f = self.r.choice(choices)
             for i in range(f):
@@ -131,10 +146,10 @@ class Random:
     def cat(self) -> None:
         a = self.pick()
         s = self.b.shape(a)
-        if s:
-            d = self.r.randrange(len(s))
+        if self.fixed(a):
+            d = self.r.choice(self.fixed(a))
             fits = [v for v in self.values if len(self.b.shape(v)) == len(s) and all(
-                x == y or i == d for i, (x, y) in enumerate(zip(self.b.shape(v), s)))]
+                x == y or i == d and isinstance(x, int) for i, (x, y) in enumerate(zip(self.b.shape(v), s)))]
             self.add(self.b.join(d, a, *self.r.choices(fits, k=self.r.randint(1, 2))))
 
     def contract(self) -> None:
@@ -144,18 +159,18 @@ class Random:
         right = ""
         for n in sc:
             same = [x for x, m in zip(left, sa) if m == n and x not in right]
-            right += self.r.choice(same) if same and self.r.random() < 0.8 else "uvwxyz"[len(right)]
+            right += self.r.choice(same) if same and (self.r.random() < 0.8 or n == ROWS) else "uvwxyz"[len(right)]
         letters = left + "".join(x for x in right if x not in left)
-        out = [x for x in letters if self.r.random() < 0.7 or x in "uvwxyz"]
+        free = {x for x, n in zip(left + right, sa + sc) if not isinstance(n, int)}
+        out = [x for x in letters if self.r.random() < 0.7 or x in "uvwxyz" or x in free]
         self.r.shuffle(out)
         self.add(self.b.einsum(f"{left},{right}->{''.join(out)}", a, c))
 
     def gather(self) -> None:
         arguments = [v for v in self.values if v in self._inputs() and self.b.shape(v)]
         a = self.r.choice(arguments)
-        wide = [d for d in self.dims(a) if self.b.shape(a)[d] > 1]
-        if wide:
-            self.add(self.b.gather(a, self.r.choice(wide), self.index))
+        if self.wide(a):
+            self.add(self.b.gather(a, self.r.choice(self.wide(a)), self.index))
 
     def _inputs(self) -> set[str]:
         return {n.name for n in self.b.nodes if type(n.op).__name__ == "Input"}
@@ -166,6 +181,7 @@ class Random:
         fits = [v for v in self.values if v != "v0" and self.b.shape(v) == shape]
         if fits and self.r.random() < 0.6:
             self.b.mutations.append((name, self.r.choice(fits)))
-        elif shape and shape[0] > 1:
-            value = self.b.map("tanh", self.b.slice("v0", 0, 0, 1))
-            self.b.mutations.append((name, self.b.join(0, self.b.slice("v0", 0, 0, shape[0] - 1), value)))
+        elif self.wide("v0"):
+            d = self.wide("v0")[0]
+            value = self.b.map("tanh", self.b.slice("v0", d, 0, 1))
+            self.b.mutations.append((name, self.b.join(d, self.b.slice("v0", d, 0, shape[d] - 1), value)))

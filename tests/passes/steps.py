@@ -336,7 +336,8 @@ def ring_buffer(x, ring, w, place):
     return (torch.cat((old, x[:, :, None]), -1) * w).sum(-1)
 
 
-@step(lambda r: dict(x=n(r, 5, 8), lens=torch.randint(1, 6, (r,)), pages=n(r + 4, 4, 8), page=slots(r), entry=torch.randint(0, 4, (r,))))
+@step(lambda r: dict(x=n(r, 5, 8), lens=torch.randint(1, 6, (r,)), pages=n(r + 4, 4, 8), page=slots(r),
+                     entry=torch.randint(0, 4, (r,))))
 def two_indices(x, lens, pages, page, entry):
     """Positions and values side by side as indices, read and written."""
     last = x[torch.arange(x.shape[0]), lens - 1]

@@ -12,11 +12,12 @@ from fusec.passes.front import to_graph
 from .random_graphs import Random
 
 
-@pytest.mark.parametrize("first", range(0, 200, 20))
-def test_random_graphs_keep_their_meaning(first: int) -> None:
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("first", range(0, 120, 20))
+def test_random_graphs_keep_their_meaning(first: int, rows: bool) -> None:
     refused = 0
     for seed in range(first, first + 20):
-        made = Random(seed)
+        made = Random(seed, rows)
         graph = made.graph(16)
         values, shapes = evaluate(graph, {k: v.clone() for k, v in made.tensors.items()})
         for numerics in ("default", "strict"):

@@ -186,6 +186,15 @@ def test_a_read_of_what_was_written_is_the_value() -> None:
     assert graph.outputs == (x,) and "Gather" not in kinds(graph)
 
 
+def test_only_the_last_of_several_writes_through_one_index_is_left() -> None:
+    b = Builder()
+    pool, x, idx = b.arg("pool", (9, 4)), b.arg("x", (3, 4)), b.arg("idx", (3,), "i64")
+    first = b.update(pool, x, 0, idx)
+    b.mutations.append(("pool", b.update(first, b.map("exp", b.gather(first, 0, idx)), 0, idx)))
+    graph = simplify_tensors(b.graph())
+    assert kinds(graph).count("Update") == 1 and graph.table[graph.mutations[0][1]].op.target == pool  # type: ignore[union-attr]
+
+
 def test_views_compose() -> None:
     b = Builder()
     x = b.arg("x", (4, 6))
