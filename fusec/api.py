@@ -201,9 +201,11 @@ class Fused(Dispatcher):
         contract.check_shapes(loose, named, {}, dtypes=False)
         try:
             return self._capture(fill(tree, stand_ins(known.graph, named, known.example)))
-        except (CaptureError, RuntimeError) as error:
-            known.check_call(named, tree)
-            raise ArgumentError(f"{self.name}: {error}") from error
+        except CaptureError as error:
+            nearest = max(self._artifacts, key=lambda a: a.agreement(named))
+            if 2 * nearest.agreement(named) >= len(named):
+                nearest.check_call(named, tree)
+            raise ArgumentError(f"{self.name}: cannot be captured for these arguments: {error}") from error
 
 
 def fuse(fn: Callable[..., Any] | None = None, *, example: Example | None = None, dynamic_shapes: Any = None,

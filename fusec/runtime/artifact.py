@@ -16,6 +16,7 @@ from ..errors import ArgumentError, FusecError, TargetError
 from ..ir.graph import Graph
 from ..ir.kernel import KernelSpec, Parameter
 from ..ir.plan import Schedule
+from ..ir.tensor import Argument
 from ..log import log
 from ..options import strict
 from ..target import of_capability
@@ -259,6 +260,14 @@ class Artifact(Dispatcher):
             contract.check_shapes(self.graph.arguments, named, {})
         except contract.LayoutError:
             pass
+
+    def agreement(self, named: Mapping[str, torch.Tensor]) -> int:
+        """How many tensors of a call have the dtype and the sizes it was compiled for."""
+        def fits(a: Argument) -> bool:
+            t = named.get(a.name)
+            return t is not None and t.dtype == contract.DTYPES[a.dtype] and t.dim() == len(a.shape) and all(
+                given == extent or not isinstance(extent, int) for given, extent in zip(t.shape, a.shape))
+        return sum(map(fits, self.graph.arguments))
 
     def _plan(self, named: dict[str, torch.Tensor], tree: Any, out: Any) -> launch.Plan:
         self._check_constants(tree)
