@@ -1,4 +1,5 @@
 """Facts about layouts: register shapes, thread digits, replication, and whether two maps agree. All derived, nothing stored."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -33,7 +34,7 @@ def span(factors: tuple[Factor, ...]) -> int:
 
 def weight(factors: tuple[Factor, ...], position: int) -> int:
     """The distance in elements between neighbours of one factor: the extents of the factors further in."""
-    return prod(f.extent for f in factors[position + 1:])
+    return prod(f.extent for f in factors[position + 1 :])
 
 
 def thread_factors(layout: Layout, axes: Iterable[str]) -> tuple[tuple[str, int, Factor], ...]:

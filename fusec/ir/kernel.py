@@ -4,6 +4,7 @@ What a thread holds: scalars and register fragments (`Declare`), integers it com
 i32, i64 or bool in registers; a Round is a rounding to a narrower type and back. Loops are unrolled register loops unless a Repeat.
 Few statement kinds, and none that knows what is computed.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from .scalar import Lit
 
 
 # ---- integers -------------------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -56,6 +58,7 @@ class Digit:
 
 
 # ---- values ---------------------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class Elem:
@@ -120,6 +123,7 @@ Condition = Union[Less, AtLeast, Elem, Apply]
 
 
 # ---- statements -----------------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -259,10 +263,12 @@ Statement = Union[Let, Declare, Copy, Compute, LaneReduce, Barrier, Guard, Repea
 
 # ---- the kernel -----------------------------------------------------------------------------------------------------------------
 
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A tensor argument of the kernel. shape: ints, and symbols by name (one name, one size). strides: ints, None where read at run
-    time. align: bytes that the data pointer is a multiple of. divisible: per dim, what a run-time stride is a multiple of (elements)."""
+    time. align: bytes that the data pointer is a multiple of. divisible: per dim, what a run-time stride is a multiple of
+    (elements)."""
 
     name: str
     dtype: str
@@ -276,7 +282,8 @@ class Parameter:
 class Launch:
     """grid: three factors lists, each the product of ints and symbols; block_x, block_y, block_z are the kernel's block indices.
 
-    once_below: the hint `evict_first` holds for grids of fewer blocks than this, larger ones run the same kernel without it; 0: always.
+    once_below: the hint `evict_first` holds for grids of fewer blocks than this, larger ones run the same kernel without it; 0:
+    always.
     """
 
     grid: tuple[tuple[int | str, ...], tuple[int | str, ...], tuple[int | str, ...]]
@@ -287,7 +294,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """One kernel. `title`: what it computes, a line of text; `summary`: lines for the head of the file (grid, layout, shared memory)."""
+    """One kernel. `title`: what it computes, a line of text; `summary`: lines for the head of the file (grid, layout, shared
+    memory)."""
 
     name: str
     title: str

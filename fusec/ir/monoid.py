@@ -4,6 +4,7 @@ A reduction folds `lift(operands)` with `combine`, starting from `identity`; `ac
 more lifted element in one step where there is one (a dot accumulates by fma). `finish` maps the carry to the result.
 A carry may have several components (log-sum-exp: maximum and scaled sum).
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -35,15 +36,24 @@ def _both(fn: str) -> tuple[Scalar, ...]:
     return (Call(fn, (Param(0), Param(1))),)
 
 
-MONOIDS = {m.name: m for m in (
-    Monoid("sum", 1, (Lit(0.0),), (Param(0),), _both("add")),
-    # One step: carry' = a * b + carry. Params of accumulate: the carry, then the operands.
-    Monoid("dot", 2, (Lit(0.0),), (Call("mul", (Param(0), Param(1))),), _both("add"),
-           (Call("fma", (Param(1), Param(2), Param(0))),)),
-    # Propagates NaN as torch.amax and torch.amin do.
-    Monoid("max", 1, (Lit(float("-inf")),), (Param(0),), _both("max")),
-    Monoid("min", 1, (Lit(float("inf")),), (Param(0),), _both("min")),
-    Monoid("prod", 1, (Lit(1.0),), (Param(0),), _both("mul")),
-    Monoid("any", 1, (Lit(False),), (Param(0),), _both("or")),
-    Monoid("all", 1, (Lit(True),), (Param(0),), _both("and")),
-)}
+MONOIDS = {
+    m.name: m
+    for m in (
+        Monoid("sum", 1, (Lit(0.0),), (Param(0),), _both("add")),
+        # One step: carry' = a * b + carry. Params of accumulate: the carry, then the operands.
+        Monoid(
+            "dot",
+            2,
+            (Lit(0.0),),
+            (Call("mul", (Param(0), Param(1))),),
+            _both("add"),
+            (Call("fma", (Param(1), Param(2), Param(0))),),
+        ),
+        # Propagates NaN as torch.amax and torch.amin do.
+        Monoid("max", 1, (Lit(float("-inf")),), (Param(0),), _both("max")),
+        Monoid("min", 1, (Lit(float("inf")),), (Param(0),), _both("min")),
+        Monoid("prod", 1, (Lit(1.0),), (Param(0),), _both("mul")),
+        Monoid("any", 1, (Lit(False),), (Param(0),), _both("or")),
+        Monoid("all", 1, (Lit(True),), (Param(0),), _both("and")),
+    )
+}

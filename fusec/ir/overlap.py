@@ -1,4 +1,5 @@
 """Whether two accesses to one tensor can touch the same element: interval arithmetic per dim over static axes."""
+
 from __future__ import annotations
 
 from .graph import DimIndex, Graph, Load, Node, Store

@@ -1,4 +1,5 @@
 """Decisions as data: where each axis of each value lives, and what a kernel's block looks like."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ REG, VEC, THREAD, GRID, SERIAL = "REG", "VEC", "THREAD", "GRID", "SERIAL"
 class Factor:
     """`extent` consecutive digits of an axis on one place.
 
-    THREAD: the digit is (thread // step) % extent; steps below 32 are lanes, at and above 32 warps. GRID: likewise of the block index.
+    THREAD: the digit is (thread // step) % extent; steps below 32 are lanes, at and above 32 warps. GRID: likewise of the block
+    index.
     REG and VEC: a register coordinate of that extent (step unused); VEC digits are contiguous in memory. SERIAL: a loop.
     """
 
@@ -78,7 +80,8 @@ class Exchange:
 class Schedule:
     """How a graph becomes one kernel: grid, block, the layout of every value, and the values exchanged.
 
-    grid: (axis, blocks along it, elements of it per block), outermost first. layouts: (value, layout). `anchor` names the value whose region was placed first.
+    grid: (axis, blocks along it, elements of it per block), outermost first. layouts: (value, layout). `anchor` names the value
+    whose region was placed first.
     forms: (reduction, its order as text).
     """
 
@@ -96,7 +99,8 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A planned piece of shared memory: bytes [offset, offset + bytes), `count` elements of `dtype`; live over statements [first, last]."""
+    """A planned piece of shared memory: bytes [offset, offset + bytes), `count` elements of `dtype`; live over statements
+    [first, last]."""
 
     name: str
     dtype: str
@@ -108,6 +112,7 @@ class Buffer:
     @property
     def bytes(self) -> int:
         from .dtype import BYTES
+
         return self.count * BYTES[self.dtype]
 
 

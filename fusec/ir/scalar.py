@@ -155,7 +155,8 @@ def _sigmoid(x: Term) -> Term:
     return f.rcp_approx(1.0 + f.exp(-x))
 
 
-@define("silu", "x / (1 + exp(-x)); the denominator is at least 1, so its approximate reciprocal neither overflows nor vanishes early.")
+@define("silu", "x / (1 + exp(-x)); the denominator is at least 1, so its approximate reciprocal neither overflows nor vanishes "
+        "early.")
 def _silu(x: Term) -> Term:
     return x * f.rcp_approx(1.0 + f.exp(-x))
 

@@ -6,12 +6,12 @@ are (axes_coalesce.py), and what could not be united stays a bind: a candidate f
 """
 from __future__ import annotations
 
-from ..errors import FusionError
+from ..errors import FusionError, Loc
 from ..ir import graph as g
 from ..ir.tensor import Argument, Fill, Input, Iota, TensorGraph, Update
 from .axes_coalesce import AxisTable, coalesce
 from .axes_emit import Emitter
-from .axes_model import Model, Write, split_equal_ranges
+from .axes_model import CutsDoNotNest, Model, Write, split_equal_ranges
 from .axes_writes import add_writes, fresh_tensors
 from .names import Names
 from .simplify_tensors import operand_names
@@ -63,10 +63,9 @@ def _settle(model: Model) -> None:
     if not broken:
         split_equal_ranges(model.atoms)
         return
-    for link, loc, what in model.owners:
-        if link is broken[0]:
-            raise FusionError(f"two views cut a dim of {what} at places that do not nest", loc,
-                              "view the sizes as products of common factors, or slice at multiples of one size")
+    found = [(node, what) for link, node, what in model.owners if any(link is b for b in broken)]
+    readers = [node for node, _ in found if node is not None]
+    raise CutsDoNotNest(found[0][1], readers, readers[0].loc if readers else Loc())
 
 
 def _live(graph: TensorGraph, writes: tuple[Written, ...], returned: tuple[str, ...]) -> list[str]:

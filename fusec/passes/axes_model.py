@@ -76,18 +76,30 @@ class Write:
     dims: Dims = field(default_factory=list)
 
 
+class CutsDoNotNest(FusionError):
+    """Two views cut one dim at places that do not nest; `readers` are the nodes that read across the other's cuts."""
+
+    def __init__(self, what: str, readers: list[TensorNode], loc: Loc) -> None:
+        super().__init__(f"two views cut a dim of {what} at places that do not nest", loc,
+                         "view the sizes as products of common factors, or slice at multiples of one size")
+        self.readers = readers
+
+
 class Model:
     """Atoms, values and links of the live nodes of one tensor graph, built node by node in order."""
 
     def __init__(self, graph: TensorGraph, live: frozenset[str]) -> None:
         self.graph, self.atoms = graph, Atoms()
         self.same: list[Hop] = []
-        self.owners: list[tuple[Link, Loc, str]] = []
+        self.owners: list[tuple[Link, TensorNode | None, str]] = []
+        self.current: TensorNode | None = None
         self.values: dict[str, Value] = {}
         for node in graph.nodes:
             if node.name in live:
                 self._check_not_updated(node)
+                self.current = node
                 self.values[node.name] = self._value(node)
+        self.current = None
 
     # ---- small helpers ----------------------------------------------------------------------------------------------------------
 
@@ -99,7 +111,7 @@ class Model:
         """Links for (atom of the value, atom of the reader, offset); unit dims have none."""
         links = [Link(whole, part, offset, lenient) for whole, part, offset in pairs if whole is not None]
         self.atoms.links.extend(links)
-        self.owners.extend((link, loc, what) for link in links)
+        self.owners.extend((link, self.current, what) for link in links)
         return Hop(links, tier, what)
 
     def read(self, operand: str, own: Dims, loc: Loc, tier: int = 0) -> Hop:

@@ -1,4 +1,5 @@
 """The back half of the pipeline: from the folded graph to one KernelSpec, each step a pass of its own."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -30,7 +31,8 @@ ONCE_WAVES = 6  # Blocks per multiprocessor up to which marking memory as not ne
 def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) -> tuple[Schedule, KernelSpec]:
     """The schedule and the kernel of a graph for one arch.
 
-    alignment: per tensor, the bytes its base and its run-time strides are multiples of (16 where not given). Raises FusionError where
+    alignment: per tensor, the bytes its base and its run-time strides are multiples of (16 where not given). Raises FusionError
+    where
     the graph cannot be one kernel, ResourceError where no schedule fits.
     """
     graph = mask_loads(bind_loads(graph))
@@ -47,10 +49,17 @@ def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) 
     body = localize(linearize(problem, placed, levels, emitter))
     sizes = {e.buffer: (e.dtype, _count(e)) for e in emitter.exchanges.values()}
     plan = plan_smem(body, sizes, TARGETS[arch].smem_per_block)
-    body = insert_barriers(_lets(coords, body) + body, _shifted(plan, len(coords.lets)),
-                           lambda a, b: apart(graph, problem.table[a], problem.table[b]))
-    schedule = Schedule(placed.anchor, placed.threads, grid.axes, tuple(placed.layouts.items()), tuple(emitter.exchanges.values()),
-                        forms=tuple((name, str(form)) for name, form in reduce_forms(problem, placed)))
+    body = insert_barriers(
+        _lets(coords, body) + body, _shifted(plan, len(coords.lets)), lambda a, b: apart(graph, problem.table[a], problem.table[b])
+    )
+    schedule = Schedule(
+        placed.anchor,
+        placed.threads,
+        grid.axes,
+        tuple(placed.layouts.items()),
+        tuple(emitter.exchanges.values()),
+        forms=tuple((name, str(form)) for name, form in reduce_forms(problem, placed)),
+    )
     spec = KernelSpec(graph.name, graph.name, arch, _parameters(graph, emitter), launch, plan, body, _summary(placed))
     return schedule, spec
 

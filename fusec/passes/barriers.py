@@ -1,8 +1,10 @@
 """After this pass every hazard between threads is ordered by a barrier, in shared and in global memory, and each barrier says why.
 
-Hazards: shared write then read; shared read or write, then a write to the same bytes under another name; global read or write, then a
+Hazards: shared write then read; shared read or write, then a write to the same bytes under another name; global read or write,
+then a
 write to the same elements, unless it is the same thread (its program order suffices).
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -94,4 +96,6 @@ def global_accesses(statement: Statement, when: tuple[Condition, ...] = ()) -> I
         conditions = frozenset(c for c in when + statement.when if isinstance(c, (Less, AtLeast)) and not c.value.variables & own)
         for place, write in ((statement.source, False), (statement.target, True)):
             if isinstance(place, Global):
-                yield Access(place.tensor, statement.node, write, (frozenset(t for t in place.offset.terms if t.var not in own), conditions))
+                yield Access(
+                    place.tensor, statement.node, write, (frozenset(t for t in place.offset.terms if t.var not in own), conditions)
+                )

@@ -5,6 +5,7 @@
 
 Both only move where memory is read or written, so no value changes.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -182,7 +183,9 @@ def _split_store(node: Node, graph: Graph, axes: dict[str, Axis]) -> tuple[Node,
         moved = {at.axis: Index(axis.name, low - at.offset)}
         inner = {**outer, joined.axis: Index(axis.name, low - start)}
         where = None if node.op.where is None else Ref(node.op.where.value, rebind(node.op.where, moved))
-        op = replace(node.op, index=tuple(bind_dim(d, moved) for d in node.op.index), arg=Ref(ref.value, rebind(ref, inner)), where=where)
+        op = replace(
+            node.op, index=tuple(bind_dim(d, moved) for d in node.op.index), arg=Ref(ref.value, rebind(ref, inner)), where=where
+        )
         own = tuple(axis if a.name == at.axis else a for a in node.axes)
         found.extend(_split_store(replace(node, name=f"{node.name}_{len(found)}", op=op, axes=own), graph, axes))
     return tuple(found)

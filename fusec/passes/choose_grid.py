@@ -5,6 +5,7 @@ Laws (FusionError, with the location, where one cannot hold):
 - a grid axis is in the domain of every Store, and never reduced or read at another coordinate than the reader's own;
 - a tensor written in place is read only where the same block writes it.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -36,8 +37,11 @@ def choose_grid(graph: Graph, held: frozenset[str]) -> Grid:
     free = _parallel(graph, held)
     for axis in _used(graph):
         if axis.dynamic and axis.name not in free:
-            raise FusionError(f"axis {axis.name} has a size that is known at the call only, but not every result has it as an axis of its own",
-                              _culprit(graph, axis.name), "every output and every updated tensor must have the rows of the batch as an axis")
+            raise FusionError(
+                f"axis {axis.name} has a size that is known at the call only, but not every result has it as an axis of its own",
+                _culprit(graph, axis.name),
+                "every output and every updated tensor must have the rows of the batch as an axis",
+            )
     _check_in_place(graph, free)
     dynamic: list[tuple[str, int | str, int]] = [(a.name, str(a.extent), 1) for a in _used(graph) if a.dynamic]
     static = [a for a in _by_contiguity(graph) if a.name in free and not a.dynamic]
@@ -45,7 +49,9 @@ def choose_grid(graph: Graph, held: frozenset[str]) -> Grid:
     while static and len(kept) < len(static) and _largest(graph, free, kept) < SMALL_BLOCK:
         kept.append(static[len(kept)].name)
     split = _split(graph, free, kept)
-    grid: list[tuple[str, int | str, int]] = [(a.name, a.size, 1) for a in reversed(static) if a.name not in kept and a.name not in dict(split)]
+    grid: list[tuple[str, int | str, int]] = [
+        (a.name, a.size, 1) for a in reversed(static) if a.name not in kept and a.name not in dict(split)
+    ]
     grid += [(name, graph.axis(name).size // part, part) for name, part in split]
     return Grid(tuple(dynamic + grid))
 
@@ -93,8 +99,11 @@ def _check_in_place(graph: Graph, free: frozenset[str]) -> None:
             if _signature(node.op.index, free) == _signature(store.op.index, free) or apart(graph, node, store):
                 continue
             does = "read" if isinstance(node.op, Load) else "written"
-            raise FusionError(f"{store.op.tensor} is updated in place and {does} through another index: one block would need what "
-                              "another writes", node.loc, "read and update it through the same index, or split the function in two")
+            raise FusionError(
+                f"{store.op.tensor} is updated in place and {does} through another index: one block would need what another writes",
+                node.loc,
+                "read and update it through the same index, or split the function in two",
+            )
 
 
 def _by_contiguity(graph: Graph) -> tuple[Axis, ...]:

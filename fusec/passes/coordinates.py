@@ -1,4 +1,5 @@
 """Coordinates as integer expressions: where a thread of a block stands along each axis under a layout."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -53,8 +54,11 @@ class Coordinates:
             step *= 1 if isinstance(blocks, str) else blocks
         for name, _ in second:
             self.lets.append(Let(self.grid_name(name), var("block_y")))
-        return Launch((tuple(b for _, b in first) or (1,), tuple(b for _, b in second) or (1,), (1,)), self.placed.threads,
-                      self.placed.min_blocks)
+        return Launch(
+            (tuple(b for _, b in first) or (1,), tuple(b for _, b in second) or (1,), (1,)),
+            self.placed.threads,
+            self.placed.min_blocks,
+        )
 
     def grid_name(self, axis: str) -> str:
         """The variable of a block's place along a grid axis."""
@@ -103,7 +107,8 @@ class Coordinates:
         return layout.count or self.placed.threads
 
     def at(self, layout: Layout, axis: str, loops: dict[tuple[str, int], Linear], local: bool = False) -> Linear:
-        """The coordinate along an axis; `loops` gives the register digits by (axis, factor position). `local`: without the grid's part."""
+        """The coordinate along an axis; `loops` gives the register digits by (axis, factor position). `local`: without the
+        grid's part."""
         if axis in {a for a, _, p in self.placed.grid.axes if p == 1}:
             return Linear() if local else var(self.grid_name(axis))
         total, out = self.total(layout), Linear()
@@ -126,7 +131,9 @@ class Coordinates:
         for axis in axes:
             extent = self.extent(axis)
             if span(layout.factors(axis)) > extent:
-                whole = {(axis, i): Linear() for i, f in enumerate(layout.factors(axis)) if f.place == VEC and extent % f.extent == 0}
+                whole = {
+                    (axis, i): Linear() for i, f in enumerate(layout.factors(axis)) if f.place == VEC and extent % f.extent == 0
+                }
                 found.append(Less(self.at(layout, axis, {**loops, **whole}, local=True), extent))
         return tuple(found)
 
@@ -152,8 +159,14 @@ class Coordinates:
         high: tuple[Condition, ...] = (Less(var("thread"), last),) if last < self.placed.threads else ()
         return low + high
 
-    def offset(self, tensor: str, index: tuple[DimIndex, ...], layout: Layout, loops: dict[tuple[str, int], Linear],
-               value: "dict[str, str]") -> Linear:
+    def offset(
+        self,
+        tensor: str,
+        index: tuple[DimIndex, ...],
+        layout: Layout,
+        loops: dict[tuple[str, int], Linear],
+        value: "dict[str, str]",
+    ) -> Linear:
         """The element offset of a memory access; `value` names the integer variables of index values."""
         out = Linear()
         for dim, (digits, stride) in enumerate(zip(index, self.graph.tensors[tensor].strides, strict=True)):

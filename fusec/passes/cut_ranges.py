@@ -16,12 +16,13 @@ from .simplify_tensors import drop_dead, simplify_tensors
 Ranges = set[tuple[int, int]]
 
 
-def cut_ranges(graph: TensorGraph) -> TensorGraph:
+def cut_ranges(graph: TensorGraph, also: frozenset[str] = frozenset()) -> TensorGraph:
     """The same function with unequal ranges of computed values computed apart, stores of what they share included.
 
     Before: y = f(x); a = y[:4]; b = y[4:10]     After: a = f(x[:4]); b = f(x[4:10])
 
-    Gathers from computed values become computations on gathered ones, where that is possible.
+    Gathers from computed values become computations on gathered ones, where that is possible. `also` names slices that are computed
+    apart although nothing here asks for it.
     """
     pusher = Pusher(graph)
     same: dict[str, str] = {}
@@ -31,7 +32,7 @@ def cut_ranges(graph: TensorGraph) -> TensorGraph:
             made = pusher.part(node.op.arg, part) if node.op.where is None else None
             if made is not None:
                 same[node.name] = made
-    for node in _uneven_slices(graph):
+    for node in _uneven_slices(graph, also):
         assert isinstance(node.op, Slice)
         length = node.shape[node.op.dim]
         assert isinstance(length, int)
@@ -64,7 +65,7 @@ def _loads(graph: TensorGraph, name: str) -> bool:
 
 # ---- which slices --------------------------------------------------------------------------------------------------------------
 
-def _uneven_slices(graph: TensorGraph) -> list[TensorNode]:
+def _uneven_slices(graph: TensorGraph, also: frozenset[str]) -> list[TensorNode]:
     """Slices of computed values that share a dim with slices of other lengths, none overlapping."""
     groups: dict[tuple[str, int], Ranges] = {}
     slices: list[tuple[TensorNode, tuple[str, int]]] = []
@@ -76,7 +77,7 @@ def _uneven_slices(graph: TensorGraph) -> list[TensorNode]:
             groups.setdefault((name, part.dim), set()).add((part.start, part.length))
             slices.append((node, (name, part.dim)))
     uneven = {key for key, ranges in groups.items() if _is_uneven(graph.table[key[0]].shape[key[1]], ranges)}
-    return [node for node, key in slices if key in uneven]
+    return [node for node, key in slices if key in uneven or node.name in also]
 
 
 def _source(graph: TensorGraph, name: str, part: Range) -> tuple[str, Range]:

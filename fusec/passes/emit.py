@@ -1,4 +1,5 @@
 """Statements for one node at a time: loads, elementwise ops, reductions, exchanges, stores, under the layouts that were placed."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,8 +11,27 @@ from ..ir.dtype import BYTES, NARROW, register
 from ..ir.geometry import WARP_SIZE, registers, thread_factors
 from ..ir.graph import Index, Iota, Join, Load, Map, Node, Reduce, Ref, Store
 from ..ir.kernel import (
-    Apply, Assign, Compute, Condition, Coordinate, Copy, Declare, Elem, For, Global, LaneReduce, Less, Let, Linear, Origin, Round, Shared,
-    Statement, TensorSize, Value)
+    Apply,
+    Assign,
+    Compute,
+    Condition,
+    Coordinate,
+    Copy,
+    Declare,
+    Elem,
+    For,
+    Global,
+    LaneReduce,
+    Less,
+    Let,
+    Linear,
+    Origin,
+    Round,
+    Shared,
+    Statement,
+    TensorSize,
+    Value,
+)
 from ..ir.monoid import MONOIDS
 from ..ir.plan import VEC, Exchange, Layout
 from ..ir.scalar import COMPOSITES, Call, Lit, Param, Scalar
@@ -155,7 +175,12 @@ class Emitter:
         index: list[Linear] = []
         for axis, position, _ in registers(where, self.local(producer)):
             bound = arg.index(axis)
-            if bound.axis is not None and not bound.offset and layout.has(bound.axis) and layout.factors(bound.axis) == where.factors(axis):
+            if (
+                bound.axis is not None
+                and not bound.offset
+                and layout.has(bound.axis)
+                and layout.factors(bound.axis) == where.factors(axis)
+            ):
                 index.append(point[bound.axis, position])
             elif bound.axis is None:
                 index.append(Linear((), bound.offset))
@@ -168,7 +193,9 @@ class Emitter:
     def index(self, node: Node) -> Piece:
         """The 64-bit integer variable of an index value."""
         if self.shape(self.placed.result(node), self.local(node)):
-            raise FusionError(f"the index value {node.name} differs within a thread", node.loc, "an index may depend on the rows only")
+            raise FusionError(
+                f"the index value {node.name} differs within a thread", node.loc, "an index may depend on the rows only"
+            )
         name = self.coords.fresh(f"{node.name}_at")
         self.indices[node.name] = name
         return Piece((), (Let(name, Elem(node.name), self.origin(node)),))
@@ -197,8 +224,9 @@ class Emitter:
         assert isinstance(value, (Elem, Apply))
         return value
 
-    def _global(self, node: Node, tensor: str, layout: Layout, axes: tuple[str, ...], point: Point,
-                when: tuple[Condition, ...]) -> Copy:
+    def _global(
+        self, node: Node, tensor: str, layout: Layout, axes: tuple[str, ...], point: Point, when: tuple[Condition, ...]
+    ) -> Copy:
         assert isinstance(node.op, (Load, Store))
         argument, index = self.problem.graph.tensors[tensor], node.op.index
 
@@ -211,6 +239,7 @@ class Emitter:
             found = self.operand(node, node.op.arg, at)
             assert isinstance(found, Elem)
             return found
+
         limit = self.alignment.get(tensor, VECTOR_BYTES) // BYTES[argument.dtype]
         loops, at, width = self._vectorise(layout, axes, point, offset, value, limit, when)
         self.widths[tensor] = max(self.widths.get(tensor, 1), width)
@@ -223,9 +252,16 @@ class Emitter:
         """Whether the access is a large one of memory updated in place: read once and written once."""
         return tensor in self.problem.graph.mutated and prod(a.size for a in self.problem.domain(node)) >= 4096
 
-    def _vectorise(self, layout: Layout, axes: tuple[str, ...], point: Point, offset: Callable[[Point], Linear],
-                   value: Callable[[Point], Elem], limit: int,
-                   when: tuple[Condition, ...]) -> tuple[tuple[For, ...], Point, int]:
+    def _vectorise(
+        self,
+        layout: Layout,
+        axes: tuple[str, ...],
+        point: Point,
+        offset: Callable[[Point], Linear],
+        value: Callable[[Point], Elem],
+        limit: int,
+        when: tuple[Condition, ...],
+    ) -> tuple[tuple[For, ...], Point, int]:
         """The loops of a copy with its widest access: along the vector digit, where memory and registers both are contiguous."""
         loops, _ = self.loops(layout, axes)
         vectors = [(a, i, n) for a, i, n in registers(layout, axes) if layout.factors(a)[i].place == VEC]
@@ -255,8 +291,9 @@ class Emitter:
     def buffer(self, node: Node) -> Exchange:
         if node.name not in self.exchanges:
             axes = self._buffer_order(node)
-            self.exchanges[node.name] = Exchange(node.name, self.coords.fresh(f"{node.name}_shared"), axes,
-                                                 tuple(self.coords.extent(a) for a in axes), node.dtype)
+            self.exchanges[node.name] = Exchange(
+                node.name, self.coords.fresh(f"{node.name}_shared"), axes, tuple(self.coords.extent(a) for a in axes), node.dtype
+            )
         return self.exchanges[node.name]
 
     def _buffer_order(self, node: Node) -> tuple[str, ...]:
@@ -267,6 +304,7 @@ class Emitter:
             if any(f.place == VEC for f in layout.factors(axis)):
                 return 0
             return min((f.step for _, _, f in thread_factors(layout, (axis,))), default=1 << 20)
+
         return tuple(sorted(self.local(node), key=lambda a: (-nearness(a), self.rank[a])))
 
     def write(self, node: Node) -> Piece:
@@ -280,8 +318,11 @@ class Emitter:
 
         def value(at: Point) -> Elem:
             return Elem(node.name, tuple(at[a, i] for a, i, _ in registers(layout, axes)))
+
         loops, at, width = self._vectorise(layout, axes, point, offset, value, VECTOR_BYTES // BYTES[node.dtype], when)
-        return Piece(self.region(layout), (Copy(value(at), Shared(exchange.buffer, offset(at)), loops, width, when, "", self.origin(node)),))
+        return Piece(
+            self.region(layout), (Copy(value(at), Shared(exchange.buffer, offset(at)), loops, width, when, "", self.origin(node)),)
+        )
 
     def read(self, key: Read) -> Piece:
         node = self.table[key.value]
@@ -293,12 +334,17 @@ class Emitter:
             places = []
             for axis in exchange.axes:
                 index = dict(key.bind)[axis]
-                base = self.coords.at(key.layout, index.axis, at, local=True) if index.axis is not None and key.layout.has(index.axis) else Linear()
+                base = (
+                    self.coords.at(key.layout, index.axis, at, local=True)
+                    if index.axis is not None and key.layout.has(index.axis)
+                    else Linear()
+                )
                 places.append(base + Linear((), index.offset))
             return self._row_major(exchange, places)
 
         def value(at: Point) -> Elem:
             return Elem(key.name, tuple(at[a, i] for a, i, _ in registers(key.layout, key.axes)))
+
         loops, at, width = self._vectorise(key.layout, key.axes, point, offset, value, VECTOR_BYTES // BYTES[node.dtype], when)
         declare = Declare(key.name, self.shape(key.layout, key.axes), register(node.dtype), 0.0 if when else None)
         return Piece(self.region(key.layout), (declare, Copy(Shared(exchange.buffer, offset(at)), value(at), loops, width, when)))
@@ -307,7 +353,7 @@ class Emitter:
     def _row_major(exchange: Exchange, places: list[Linear]) -> Linear:
         out = Linear()
         for i, place in enumerate(places):
-            out = out + place.scaled(prod(exchange.extents[i + 1:]))
+            out = out + place.scaled(prod(exchange.extents[i + 1 :]))
         return out
 
     # ---- computing ----
@@ -341,8 +387,11 @@ class Emitter:
     def _join(self, node: Node, layout: Layout, axes: tuple[str, ...]) -> Piece:
         assert isinstance(node.op, Join)
         if len([1 for a, _, _ in registers(layout, axes) if a == node.op.axis]) != 1:
-            raise FusionError(f"the joined axis {node.op.axis} does not lie in the registers of one thread", node.loc,
-                              "join along an axis of at most a few positions, or write the parts to the output one by one")
+            raise FusionError(
+                f"the joined axis {node.op.axis} does not lie in the registers of one thread",
+                node.loc,
+                "join along an axis of at most a few positions, or write the parts to the output one by one",
+            )
         body: list[Statement] = [self.declare(node)]
         for start, length, ref in node.op.parts:
             loops, point = self.loops(layout, axes)
@@ -400,7 +449,10 @@ class Emitter:
         name, inner, kept = self._inner(node)
         fn = MONOIDS[node.op.monoid].combine[0]
         assert isinstance(fn, Call)
-        body = tuple(LaneReduce((name,), fn.fn, step, lanes, self.shape(inner, kept), self.origin(node)) for step, lanes in self.lane_steps(node))
+        body = tuple(
+            LaneReduce((name,), fn.fn, step, lanes, self.shape(inner, kept), self.origin(node))
+            for step, lanes in self.lane_steps(node)
+        )
         return Piece(self.region(self.placed.layouts[node.name]), body)
 
     def _warps(self, node: Node) -> tuple[tuple[str, int], ...]:
@@ -408,8 +460,11 @@ class Emitter:
         assert isinstance(node.op, Reduce)
         layout = self.placed.layouts[node.name]
         axes = [a.name for a in self.problem.grid.local(node.op.axes)]
-        found = [(f.step, self.coords.digit(layout.first, f, a, self.coords.total(layout)), f.extent)
-                 for a, _, f in thread_factors(layout, axes) if f.step >= WARP_SIZE]
+        found = [
+            (f.step, self.coords.digit(layout.first, f, a, self.coords.total(layout)), f.extent)
+            for a, _, f in thread_factors(layout, axes)
+            if f.step >= WARP_SIZE
+        ]
         return tuple((name, extent) for _, name, extent in sorted(found, reverse=True))
 
     def _partial_buffer(self, node: Node) -> Exchange:
@@ -428,17 +483,25 @@ class Emitter:
         exchange = self._partial_buffer(node)
         _, point = self.loops(inner, kept)
         reduced = tuple(a.name for a in self.problem.grid.local(node.op.axes))
-        lanes = tuple(Less(var(self.coords.digit(layout.first, f, a, self.coords.total(layout))), 1)
-                      for a, _, f in thread_factors(layout, reduced) if f.step < WARP_SIZE)
+        lanes = tuple(
+            Less(var(self.coords.digit(layout.first, f, a, self.coords.total(layout))), 1)
+            for a, _, f in thread_factors(layout, reduced)
+            if f.step < WARP_SIZE
+        )
         when = self.inside(inner, kept, point) + lanes + self.coords.owner(layout, self.domain(node))
 
         def offset(at: Point) -> Linear:
-            return self._row_major(exchange, [var(v) for v, _ in self._warps(node)] + [self.coords.at(inner, a, at, local=True) for a in kept])
+            return self._row_major(
+                exchange, [var(v) for v, _ in self._warps(node)] + [self.coords.at(inner, a, at, local=True) for a in kept]
+            )
 
         def value(at: Point) -> Elem:
             return Elem(name, tuple(at[a, i] for a, i, _ in registers(inner, kept)))
+
         loops, at, width = self._vectorise(inner, kept, point, offset, value, VECTOR_BYTES // 4, when)
-        return Piece(self.region(layout), (Copy(value(at), Shared(exchange.buffer, offset(at)), loops, width, when, "", self.origin(node)),))
+        return Piece(
+            self.region(layout), (Copy(value(at), Shared(exchange.buffer, offset(at)), loops, width, when, "", self.origin(node)),)
+        )
 
     def read_partials(self, node: Node) -> Piece:
         assert isinstance(node.op, Reduce)
@@ -454,7 +517,9 @@ class Emitter:
         when = self.inside(layout, kept, point)
         identity = MONOIDS[node.op.monoid].identity[0].value
         declare = Declare(parts, (count, *self.shape(layout, kept)), "f32", identity if when else None)
-        return Piece(self.region(layout), (declare, Copy(Shared(exchange.buffer, offset), target, (For(self.turn, count), *loops), 1, when)))
+        return Piece(
+            self.region(layout), (declare, Copy(Shared(exchange.buffer, offset), target, (For(self.turn, count), *loops), 1, when))
+        )
 
     def finish(self, node: Node) -> Piece:
         """The partials of all warps in order, then the rounding to the node's dtype."""
@@ -468,7 +533,12 @@ class Emitter:
             count = prod(n for _, n in self._warps(node))
             part = Elem(f"{node.name}_parts", (var(self.turn), *target.index))
             body.append(Declare(node.name, self.shape(layout, kept), register(node.dtype), monoid.identity[0].value))
-            body.append(Compute((For(self.turn, count), *loops), (Assign(target, substitute(monoid.combine[0], (target, part)), self.origin(node)),)))
+            body.append(
+                Compute(
+                    (For(self.turn, count), *loops),
+                    (Assign(target, substitute(monoid.combine[0], (target, part)), self.origin(node)),),
+                )
+            )
         if node.dtype in NARROW:
             body.append(Compute(loops, (Assign(target, Round(target, node.dtype), self.origin(node)),)))
         return Piece(self.region(layout), tuple(body))
@@ -485,4 +555,5 @@ def substitute(expr: Scalar, args: tuple[Value, ...]) -> Value:
 
 def _mentions(when: tuple[Condition, ...], name: str) -> bool:
     from .localize import condition_variables
+
     return any(name in condition_variables(c) for c in when)

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..ir.graph import Graph
-from ..ir.tensor import TensorGraph
+from ..ir.tensor import Slice, TensorGraph
 from ..ir.verify import verify
 from .axes import assign_axes
+from .axes_model import CutsDoNotNest
 from .contract_products import contract_products
 from .cut_ranges import cut_ranges
 from .fold_reductions import fold_reductions
@@ -22,12 +23,30 @@ GRAPH_PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
 )
 
 
+MOST_RETRIES = 8
+"""How many slices may be computed apart for the sake of views that cut across each other."""
+
+
+def _axes(graph: TensorGraph) -> Graph:
+    """The graph over named axes; a slice that cuts across another view of a computed value becomes a computation of its own."""
+    for _ in range(MOST_RETRIES):
+        try:
+            return assign_axes(graph)
+        except CutsDoNotNest as found:
+            slices = [n.name for n in found.readers if isinstance(n.op, Slice)]
+            apart = cut_ranges(graph, frozenset(slices[:1]))
+            if not slices or apart is graph:
+                raise
+            graph = apart
+    return assign_axes(graph)
+
+
 def to_graph(tensor_graph: TensorGraph, numerics: str = "default") -> Graph:
     """The named graph of a captured function, folded and with contraction decided.
 
     Raises FusionError and UnsupportedOp for what cannot be one kernel, InternalError where a pass breaks a law.
     """
-    graph = replace(assign_axes(cut_ranges(simplify_tensors(tensor_graph))), numerics=numerics)
+    graph = replace(_axes(cut_ranges(simplify_tensors(tensor_graph))), numerics=numerics)
     verify(graph, "assign_axes")
     for name, run in GRAPH_PASSES:
         graph = verify(run(graph), name)

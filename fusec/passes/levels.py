@@ -2,6 +2,7 @@
 
 A value that is exchanged through shared memory, or whose reduction crosses warps, is there one level later for its readers.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -38,8 +39,11 @@ def assign_levels(problem: Problem, placed: Placement) -> Levels:
             producer = problem.table[ref.value]
             free = free_edge(problem, ref, placed.result(producer), placed.layouts[node.name])
             if not free and id(ref) not in direct:
-                raise FusionError(f"the index value {ref.value} lies in other threads than the access that uses it", node.loc,
-                                  "an index may depend on the rows of the batch only")
+                raise FusionError(
+                    f"the index value {ref.value} lies in other threads than the access that uses it",
+                    node.loc,
+                    "an index may depend on the rows of the batch only",
+                )
             if not free:
                 exchanged.add(ref.value)
             level = max(level, ready[ref.value] + (0 if free else 1))
@@ -67,7 +71,9 @@ def before(graph: Graph, store: Node) -> tuple[str, ...]:
 
 def is_crossing(problem: Problem, placed: Placement, node: Node) -> bool:
     """Whether a node is a reduction over axes that several warps hold."""
-    return isinstance(node.op, Reduce) and crosses_warps(placed.layouts[node.name], tuple(a.name for a in problem.grid.local(node.op.axes)))
+    return isinstance(node.op, Reduce) and crosses_warps(
+        placed.layouts[node.name], tuple(a.name for a in problem.grid.local(node.op.axes))
+    )
 
 
 def readers_of(graph: Graph, name: str) -> tuple[tuple[Node, Ref], ...]:

@@ -4,11 +4,14 @@ and the stores. The resident loads come last before the barrier: whoever waits f
 A unit is one piece of work of a node (a load, an elementwise op, the three steps of a reduction, a write to or a read from shared
 memory, a store). Ready units are taken by kind, then so that neighbours share a region and a register loop.
 """
+
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..errors import InternalError
 from ..ir.graph import Graph, Iota, Join, Load, Map, Node, Reduce, Ref, Store, operands, refs
 from ..ir.kernel import Compute, Condition, Declare, Guard, LaneReduce, Let, Statement
 from ..ir.plan import Layout
@@ -49,7 +52,9 @@ class _Planner:
         self.units[name] = Unit(name, kind, level, layout, needs, emit, len(self.units))
 
     def plan(self) -> list[Unit]:
-        indices = {r.value for n in self.graph.nodes for r in refs(n.op)} - {r.value for n in self.graph.nodes for r in operands(n.op)}
+        indices = {r.value for n in self.graph.nodes for r in refs(n.op)} - {
+            r.value for n in self.graph.nodes for r in operands(n.op)
+        }
         for node in self.graph.nodes:
             self._node(node, node.name in indices)
         return list(self.units.values())
@@ -73,8 +78,14 @@ class _Planner:
             kind = INDEX if self._feeds_index(node.name) else COMPUTE
             self.add(node.name, kind, level, layout, needs, lambda: self.emitter.compute(node))
         if node.name in self.levels.exchanged:
-            self.add(f"{node.name}!write", WRITE, self.levels.ready[node.name], self.placed.result(node), {node.name},
-                     lambda: self.emitter.write(node))
+            self.add(
+                f"{node.name}!write",
+                WRITE,
+                self.levels.ready[node.name],
+                self.placed.result(node),
+                {node.name},
+                lambda: self.emitter.write(node),
+            )
 
     def _load_kind(self, node: Node) -> int:
         """RESIDENT for a load of the anchor's domain while other regions still have work to hand over, else LOAD."""
@@ -116,10 +127,23 @@ class _Planner:
             steps = f"{node.name}!lanes"
         if node.name in self.levels.crossing:
             self.add(f"{node.name}!partial", WRITE, level, layout, {steps}, lambda: self.emitter.write_partial(node))
-            self.add(f"{node.name}!parts", READ, level + 1, self.placed.results[node.name], {f"{node.name}!partial"},
-                     lambda: self.emitter.read_partials(node))
+            self.add(
+                f"{node.name}!parts",
+                READ,
+                level + 1,
+                self.placed.results[node.name],
+                {f"{node.name}!partial"},
+                lambda: self.emitter.read_partials(node),
+            )
             steps = f"{node.name}!parts"
-        self.add(node.name, COMPUTE, self.levels.ready[node.name], self.placed.results[node.name], {steps}, lambda: self.emitter.finish(node))
+        self.add(
+            node.name,
+            COMPUTE,
+            self.levels.ready[node.name],
+            self.placed.results[node.name],
+            {steps},
+            lambda: self.emitter.finish(node),
+        )
 
 
 def linearize(problem: Problem, placed: Placement, levels: Levels, emitter: Emitter) -> tuple[Statement, ...]:
@@ -134,28 +158,30 @@ def linearize(problem: Problem, placed: Placement, levels: Levels, emitter: Emit
 
 
 def _order(units: list[Unit], done: set[str]) -> list[Unit]:
-    """List scheduling within a level."""
+    """List scheduling within a level; `done` grows by every unit taken."""
     out: list[Unit] = []
     left = list(units)
-    last: Unit | None = None
     while left:
         ready = [u for u in left if u.needs <= done]
-        assert ready, [(u.name, u.needs - done) for u in left]
-
-        def preference(u: Unit) -> tuple[object, ...]:
-            near = last is not None and (u.layout.first, u.layout.count) == (last.layout.first, last.layout.count)
-            same = near and last is not None and u.layout == last.layout
-            more = last is not None and last.kind == LANES and u.kind == LANES  # Reductions that are ready together go together.
-            return (not more, u.kind, not near, not same, u.rank)
-        unit = min(ready, key=preference)
+        if not ready:
+            raise InternalError("units wait for each other", str([(u.name, sorted(u.needs - done)) for u in left]))
+        unit = min(ready, key=functools.partial(_preference, out[-1] if out else None))
         left.remove(unit)
         done.add(unit.name)
         out.append(unit)
-        last = unit
     return out
 
 
+def _preference(last: Unit | None, unit: Unit) -> tuple[int | bool, ...]:
+    """What to take first: more lane reductions after one, then by kind, then what shares the last one's region, then its layout."""
+    more = last is not None and last.kind == LANES == unit.kind
+    near = last is not None and (unit.layout.first, unit.layout.count) == (last.layout.first, last.layout.count)
+    same = last is not None and near and unit.layout == last.layout
+    return not more, unit.kind, not near, not same, unit.rank
+
+
 # ---- assembly --------------------------------------------------------------------------------------------------------------------
+
 
 def assemble(pieces: list[Piece]) -> tuple[Statement, ...]:
     """Neighbouring pieces of one region share a guard; neighbouring register loops and lane reductions become one."""
@@ -194,8 +220,9 @@ def _fuse(statements: list[Statement]) -> list[Statement]:
         if isinstance(statement, Compute) and isinstance(previous, Compute) and _can_join(previous, statement):
             out[-1] = Compute(previous.loops, previous.body + statement.body, previous.when)
         elif isinstance(statement, LaneReduce) and isinstance(previous, LaneReduce) and _same_lanes(previous, statement):
-            out[-1] = LaneReduce(previous.targets + statement.targets, previous.fn, previous.step, previous.lanes, previous.shape,
-                                 previous.origin)
+            out[-1] = LaneReduce(
+                previous.targets + statement.targets, previous.fn, previous.step, previous.lanes, previous.shape, previous.origin
+            )
         else:
             out.insert(at, statement)
     return out

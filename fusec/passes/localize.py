@@ -4,13 +4,30 @@
 
 Nothing is computed in another order, so no value changes.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ..ir.kernel import (
-    Apply, Assign, Compute, Condition, Copy, Declare, Elem, Guard, LaneReduce, Let, Linear, Repeat, Round, Statement, Value, walk)
+    Apply,
+    Assign,
+    Compute,
+    Condition,
+    Copy,
+    Declare,
+    Elem,
+    Guard,
+    LaneReduce,
+    Let,
+    Linear,
+    Repeat,
+    Round,
+    Statement,
+    Value,
+    walk,
+)
 
 INLINE_SIZE = 7  # Nodes of an expression beyond which a value keeps its name.
 

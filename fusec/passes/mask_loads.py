@@ -2,9 +2,11 @@
 
     select(live, load(T), 0)   ->   load(T) where live
 
-Both are 0 where `live` is false; where it is true nothing changes. Only where the Load has no other reader, and where the mask is known
+Both are 0 where `live` is false; where it is true nothing changes. Only where the Load has no other reader, and where the mask
+is known
 before the Load: it depends on other values than the Load's own.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -37,5 +39,7 @@ def _masked(graph: Graph, node: Node) -> Node | None:
     load = graph.table[op.args[1].value]
     plain = isinstance(load.op, Load) and load.op.where is None and not op.args[1].bind
     alone = len(graph.readers(load.name)) == 1 and sum(r.value == load.name for r in refs(op)) == 1
-    whole = {a.name for a in load.axes} == {a.name for a in node.axes} and (load.dtype == node.dtype or load.dtype in NARROW and node.dtype == "f32")
+    whole = {a.name for a in load.axes} == {a.name for a in node.axes} and (
+        load.dtype == node.dtype or load.dtype in NARROW and node.dtype == "f32"
+    )
     return load if zero and plain and alone and whole else None

@@ -1,8 +1,10 @@
 """After this pass every value has a layout: the anchor first, all others as its projections or flat over threads.
 
-The layout of a node is that of its domain; a reduction has one for its result as well. Every admissible layout of the anchor is tried,
+The layout of a node is that of its domain; a reduction has one for its result as well. Every admissible layout of the anchor is
+tried,
 cheapest first by its own work, and the block that costs least is taken.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -48,8 +50,10 @@ def find_anchor(problem: Problem) -> Node:
         bytes_ = prod(a.size for a in axes) * (BYTES[node.dtype] if isinstance(node.op, (Load, Store)) else 0)
         weight[problem.spread(axes)] = weight.get(problem.spread(axes), 0) + bytes_
     nodes = [n for n in problem.graph.nodes if isinstance(n.op, (Load, Store))]
-    return max(nodes, key=lambda n: (weight[problem.spread(problem.domain(n))], len(problem.domain(n)),
-                                     isinstance(n.op, Load), BYTES[n.dtype]))
+    return max(
+        nodes,
+        key=lambda n: (weight[problem.spread(problem.domain(n))], len(problem.domain(n)), isinstance(n.op, Load), BYTES[n.dtype]),
+    )
 
 
 def _refusal(problem: Problem, anchor: Node) -> ResourceError:
@@ -58,11 +62,15 @@ def _refusal(problem: Problem, anchor: Node) -> ResourceError:
     tensor = anchor.op.tensor if isinstance(anchor.op, (Load, Store)) else anchor.name
     limit = max(4 * threads * (min(REGISTERS // threads, 255) - OTHER_REGISTERS) for threads in (128, 256, MAX_THREADS))
     shape = " x ".join(f"{a.name}={a.size}" for a in axes)
-    return ResourceError(f"a block must hold {need} bytes of {tensor} ({shape}) in registers, and at most {limit} fit",
-                         anchor.loc, "a result that has one of these axes lets the grid split it; or use smaller heads")
+    return ResourceError(
+        f"a block must hold {need} bytes of {tensor} ({shape}) in registers, and at most {limit} fit",
+        anchor.loc,
+        "a result that has one of these axes lets the grid split it; or use smaller heads",
+    )
 
 
 # ---- candidates for the anchor ---------------------------------------------------------------------------------------------------
+
 
 def _ranked(problem: Problem, anchor: Node) -> list[tuple[Layout, int]]:
     """Candidates that fit, the cheapest for the anchor's own domain first."""
@@ -72,7 +80,10 @@ def _ranked(problem: Problem, anchor: Node) -> list[tuple[Layout, int]]:
     found: list[tuple[float, int, Layout, int]] = []
     for number, (layout, threads) in enumerate(_candidates(problem, anchor)):
         layouts = {n.name: layout for n in held}
-        need = sum(prod(f.extent for a in problem.domain(n) for f in layouts[n.name].factors(a.name) if f.place in (REG, VEC)) for n in held)
+        need = sum(
+            prod(f.extent for a in problem.domain(n) for f in layouts[n.name].factors(a.name) if f.place in (REG, VEC))
+            for n in held
+        )
         if need + OTHER_REGISTERS <= min(REGISTERS // threads, 255):
             spent = sum(node_cost(problem, n, layout) for n in mine) * max(threads / 128, 2.0)
             found.append((spent, number, layout, threads))
@@ -123,11 +134,13 @@ def _lane_splits(sizes: list[int], total: int) -> Iterator[list[int]]:
             for tail in go(i + 1, left // n):
                 yield [n, *tail]
             n *= 2
+
     yield from go(0, want)
 
 
 def _warp_splits(sizes: list[int]) -> Iterator[list[int]]:
     """Ways to give warps to axes: divisors of what is left of an axis."""
+
     def go(i: int, left: int) -> Iterator[list[int]]:
         if i == len(sizes):
             yield []
@@ -136,6 +149,7 @@ def _warp_splits(sizes: list[int]) -> Iterator[list[int]]:
             if sizes[i] % n == 0:
                 for tail in go(i + 1, left // n):
                     yield [n, *tail]
+
     yield from go(0, MAX_THREADS // 32)
 
 
@@ -150,13 +164,19 @@ def _layout(problem: Problem, axes: list[Axis], vector: str | None, width: int, 
     for axis, lane, warp in zip(axes, lanes, warps, strict=True):
         vec = width if axis.name == vector else 1
         reg = -(-axis.size // (vec * lane * warp))
-        factors = [Factor(REG, reg), Factor(THREAD, warp, steps[axis.name][1]), Factor(THREAD, lane, steps[axis.name][0]), Factor(VEC, vec)]
+        factors = [
+            Factor(REG, reg),
+            Factor(THREAD, warp, steps[axis.name][1]),
+            Factor(THREAD, lane, steps[axis.name][0]),
+            Factor(VEC, vec),
+        ]
         out.append((axis.name, with_grid(problem, axis.name, [f for f in factors if f.extent > 1])))
     held = tuple((a.name, (Factor(REG, a.size),)) for a in problem.graph.axes if a.name in problem.held)
     return Layout(tuple(out) + held)
 
 
 # ---- the whole block -------------------------------------------------------------------------------------------------------------
+
 
 def _complete(problem: Problem, anchor: Node, groups: tuple[Group, ...], layout: Layout, threads: int) -> Placement | None:
     search = make_search(problem, layout, groups, threads)
@@ -175,8 +195,15 @@ def _complete(problem: Problem, anchor: Node, groups: tuple[Group, ...], layout:
     if need > min(REGISTERS // threads, 255):
         return None
     blocks = 2 if need <= REGISTERS // (2 * threads) else 1
-    return Placement(anchor.name, threads, problem.grid, layouts, _results(problem, layouts), cost * (SINGLE_BLOCK if blocks == 1 else 1.0),
-                     blocks)
+    return Placement(
+        anchor.name,
+        threads,
+        problem.grid,
+        layouts,
+        _results(problem, layouts),
+        cost * (SINGLE_BLOCK if blocks == 1 else 1.0),
+        blocks,
+    )
 
 
 def _results(problem: Problem, layouts: dict[str, Layout]) -> dict[str, Layout]:

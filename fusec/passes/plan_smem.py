@@ -1,8 +1,10 @@
 """After this pass every shared buffer has its bytes: buffers alive together are disjoint, and the total fits the target.
 
-A buffer is alive from the top-level statement that first touches it to the last one. Bytes are reused only where the buffers would not
+A buffer is alive from the top-level statement that first touches it to the last one. Bytes are reused only where the buffers
+would not
 fit side by side: reuse costs a barrier, which the barriers pass then adds.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -28,7 +30,8 @@ def shared_accesses(statement: Statement) -> Iterator[tuple[str, bool]]:
 
 
 def plan_smem(body: tuple[Statement, ...], sizes: dict[str, tuple[str, int]], limit: int) -> SmemPlan:
-    """Offsets of the buffers in `sizes` (name -> dtype, elements). Raises ResourceError with the largest buffer where they do not fit."""
+    """Offsets of the buffers in `sizes` (name -> dtype, elements). Raises ResourceError with the largest buffer where they do
+    not fit."""
     live: dict[str, tuple[int, int]] = {}
     for number, statement in enumerate(body):
         for name, _ in shared_accesses(statement):
@@ -38,8 +41,10 @@ def plan_smem(body: tuple[Statement, ...], sizes: dict[str, tuple[str, int]], li
         if plan.total <= limit:
             return plan
     worst = max(plan.buffers, key=lambda b: b.bytes)
-    raise ResourceError(f"shared memory: {plan.total} bytes needed, at most {limit} per block; the largest buffer is {worst.name} with "
-                        f"{worst.bytes} bytes")
+    raise ResourceError(
+        f"shared memory: {plan.total} bytes needed, at most {limit} per block; the largest buffer is {worst.name} with "
+        f"{worst.bytes} bytes"
+    )
 
 
 def _pack(live: dict[str, tuple[int, int]], sizes: dict[str, tuple[str, int]], reuse: bool) -> SmemPlan:

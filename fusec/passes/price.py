@@ -1,4 +1,5 @@
 """What a placement costs: issue slots of a thread per node and per exchange. Latencies appear only as the cost of a level."""
+
 from __future__ import annotations
 
 from math import prod
@@ -27,7 +28,12 @@ def free_edge(problem: Problem, ref: Ref, producer: Layout, consumer: Layout) ->
             if not consumer.has(axis.name) or producer.factors(axis.name) != consumer.factors(axis.name):
                 return False
         elif not (in_registers(producer, axis.name) and len(registers(producer, (axis.name,))) <= 1):
-            if index.axis is None or index.offset or not consumer.has(index.axis) or producer.factors(axis.name) != consumer.factors(index.axis):
+            if (
+                index.axis is None
+                or index.offset
+                or not consumer.has(index.axis)
+                or producer.factors(axis.name) != consumer.factors(index.axis)
+            ):
                 return False
         elif index.axis is not None and not (consumer.has(index.axis) and in_registers(consumer, index.axis)):
             return False
@@ -77,7 +83,12 @@ def edge_cost(problem: Problem, ref: Ref, producer: Layout, consumer: Layout) ->
 def vector_of(ref: Ref, names: tuple[str, ...], consumer: Layout) -> int:
     """Elements that one read back from shared memory may take."""
     read = [ref.index(n).axis for n in names]
-    return min(max((f.extent for a in read if a is not None and consumer.has(a) for f in consumer.factors(a) if f.place == VEC), default=1), 4)
+    return min(
+        max(
+            (f.extent for a in read if a is not None and consumer.has(a) for f in consumer.factors(a) if f.place == VEC), default=1
+        ),
+        4,
+    )
 
 
 def read_registers(problem: Problem, ref: Ref, consumer: Layout) -> int:

@@ -1,4 +1,5 @@
 """What placement works on, and what it gives: the graph with the extents a block sees, and a layout for every value."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -2,6 +2,7 @@
 
 Whether a group is flat is decided by local search over the cost of the whole block, exchanges and levels included.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -48,8 +49,10 @@ def find_groups(problem: Problem, anchor: frozenset[str]) -> tuple[Group, ...]:
     for node in problem.graph.nodes:
         if node.name not in pinned and domains[node.name] != anchor:
             found.setdefault(root(node.name), []).append(node)
-    return tuple(Group(tuple({a.name: a for n in nodes for a in problem.domain(n)}.values()), tuple(n.name for n in nodes))
-                 for nodes in found.values())
+    return tuple(
+        Group(tuple({a.name: a for n in nodes for a in problem.domain(n)}.values()), tuple(n.name for n in nodes))
+        for nodes in found.values()
+    )
 
 
 def index_values(graph: Graph) -> frozenset[str]:
@@ -71,8 +74,10 @@ def _after(problem: Problem, anchor: frozenset[str]) -> frozenset[str]:
 
 # ---- flat layouts ----------------------------------------------------------------------------------------------------------------
 
+
 def flat_layout(problem: Problem, group: Group, threads: int) -> Layout:
-    """One element of the domain per thread as far as threads go; reduced axes within a warp; a domain of one element on one thread."""
+    """One element of the domain per thread as far as threads go; reduced axes within a warp; a domain of one element on one
+    thread."""
     nodes = [problem.table[n] for n in group.nodes]
     free = [a for a in group.axes if a.name not in problem.held]
     reduced = {a.name for n in nodes if isinstance(n.op, Reduce) for a in problem.grid.local(n.op.axes)}
@@ -127,13 +132,14 @@ def _memory_order(problem: Problem, nodes: list[Node], axes: list[Axis]) -> list
 def side_by_side(flat: Layout, busy: list[float], spent: float) -> Layout:
     """The flat layout on the warps that have least to do, so that regions run beside each other; `busy` is brought up to date."""
     need = -(-flat.count // 32)
-    first = min(range(len(busy) - need + 1), key=lambda w: (max(busy[w:w + need]), w))
+    first = min(range(len(busy) - need + 1), key=lambda w: (max(busy[w : w + need]), w))
     for warp in range(first, first + need):
         busy[warp] += spent
     return Layout(flat.axes, 32 * first, 0 if flat.count == 32 * len(busy) else flat.count)
 
 
 # ---- the choice ------------------------------------------------------------------------------------------------------------------
+
 
 @dataclass(slots=True)
 class Search:
@@ -158,7 +164,9 @@ class Search:
         key = (name, flat)
         if key not in self.nodes:
             node, layout = self.problem.table[name], self.layout(name, flat)
-            crossing = isinstance(node.op, Reduce) and crosses_warps(layout, tuple(a.name for a in self.problem.grid.local(node.op.axes)))
+            crossing = isinstance(node.op, Reduce) and crosses_warps(
+                layout, tuple(a.name for a in self.problem.grid.local(node.op.axes))
+            )
             share = -(-(layout.count or self.threads) // 32) * 32 / self.threads
             self.nodes[key] = (node_cost(self.problem, node, layout) * share, crossing)
         return self.nodes[key]
@@ -238,8 +246,11 @@ def make_search(problem: Problem, anchor: Layout, groups: tuple[Group, ...], thr
 
 def live_registers(problem: Problem, layouts: dict[str, Layout]) -> int:
     """Registers of a thread that hold loaded values at once: all loads of all threads are in flight together."""
-    return sum(elements(layouts[n.name], tuple(a.name for a in problem.domain(n)))
-               for n in problem.graph.nodes if isinstance(n.op, Load) and not layouts[n.name].count)
+    return sum(
+        elements(layouts[n.name], tuple(a.name for a in problem.domain(n)))
+        for n in problem.graph.nodes
+        if isinstance(n.op, Load) and not layouts[n.name].count
+    )
 
 
 def memory_bytes(problem: Problem, node: Node) -> int:
