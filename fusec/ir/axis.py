@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import sympy
 
-Extent = int | sympy.Symbol
+Extent: TypeAlias = int | sympy.Symbol
 """Elements along an axis: a positive int, or a symbol where the size is known at the call only."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .graph import DimIndex, Graph, Load, Node, Store
+from .graph import DimIndex, Graph, Load, Node, Ref, Store
 
 
 def interval(graph: Graph, dim: DimIndex) -> tuple[int, int] | None:
@@ -10,7 +10,7 @@ def interval(graph: Graph, dim: DimIndex) -> tuple[int, int] | None:
     low = high = 0
     for digit in dim:
         source = digit.source
-        if not hasattr(source, "axis"):
+        if isinstance(source, Ref):
             return None
         extent = 1 if source.axis is None else graph.axis(source.axis).extent
         if not isinstance(extent, int):

@@ -15,7 +15,8 @@ from ..errors import InternalError
 from ..ir.graph import Graph, Iota, Join, Load, Map, Node, Reduce, Ref, Store, operands, refs
 from ..ir.kernel import Compute, Condition, Declare, Guard, LaneReduce, Let, Statement
 from ..ir.plan import Layout
-from .emit import Emitter, Piece
+from .emit import Emitter
+from .emit_context import Piece
 from .levels import Levels, before
 from .localize import elements_of
 from .problem import Placement, Problem

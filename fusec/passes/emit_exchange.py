@@ -1,0 +1,87 @@
+"""Statements for values that go through shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ir.dtype import BYTES, register
+from ..ir.geometry import registers, thread_factors
+from ..ir.graph import Node
+from ..ir.kernel import (
+    Copy,
+    Declare,
+    Elem,
+    Linear,
+    Shared,
+)
+from ..ir.plan import VEC, Exchange
+from .emit_context import Context, Piece, Point, Read, row_major
+from .problem import VECTOR_BYTES
+
+
+@dataclass(slots=True)
+class Exchanges(Context):
+    """Pieces that write a value where its owners hold it and read it where others need it."""
+
+    # ---- exchanges ----
+
+    def buffer(self, node: Node) -> Exchange:
+        if node.name not in self.exchanges:
+            axes = self._buffer_order(node)
+            self.exchanges[node.name] = Exchange(
+                node.name, self.coords.fresh(f"{node.name}_shared"), axes, tuple(self.coords.extent(a) for a in axes), node.dtype
+            )
+        return self.exchanges[node.name]
+
+    def _buffer_order(self, node: Node) -> tuple[str, ...]:
+        """The axes of a buffer, outermost first: what neighbouring threads or vector elements hold lies side by side."""
+        layout = self.placed.result(node)
+
+        def nearness(axis: str) -> int:
+            if any(f.place == VEC for f in layout.factors(axis)):
+                return 0
+            return min((f.step for _, _, f in thread_factors(layout, (axis,))), default=1 << 20)
+
+        return tuple(sorted(self.local(node), key=lambda a: (-nearness(a), self.rank[a])))
+
+    def write(self, node: Node) -> Piece:
+        layout, axes = self.placed.result(node), self.local(node)
+        _, point = self.loops(layout, axes)
+        exchange = self.buffer(node)
+        when = self.inside(layout, axes, point) + self.coords.owner(layout, axes)
+
+        def offset(at: Point) -> Linear:
+            return row_major(exchange, [self.coords.at(layout, a, at, local=True) for a in exchange.axes])
+
+        def value(at: Point) -> Elem:
+            return Elem(node.name, tuple(at[a, i] for a, i, _ in registers(layout, axes)))
+
+        loops, at, width = self._vectorise(layout, axes, point, offset, value, VECTOR_BYTES // BYTES[node.dtype], when)
+        return Piece(
+            self.region(layout), (Copy(value(at), Shared(exchange.buffer, offset(at)), loops, width, when, "", self.origin(node)),)
+        )
+
+    def read(self, key: Read) -> Piece:
+        node = self.table[key.value]
+        exchange = self.buffer(node)
+        _, point = self.loops(key.layout, key.axes)
+        when = self.inside(key.layout, key.axes, point)
+
+        def offset(at: Point) -> Linear:
+            places = []
+            for axis in exchange.axes:
+                index = dict(key.bind)[axis]
+                base = (
+                    self.coords.at(key.layout, index.axis, at, local=True)
+                    if index.axis is not None and key.layout.has(index.axis)
+                    else Linear()
+                )
+                places.append(base + Linear((), index.offset))
+            return row_major(exchange, places)
+
+        def value(at: Point) -> Elem:
+            return Elem(key.name, tuple(at[a, i] for a, i, _ in registers(key.layout, key.axes)))
+
+        loops, at, width = self._vectorise(key.layout, key.axes, point, offset, value, VECTOR_BYTES // BYTES[node.dtype], when)
+        declare = Declare(key.name, self.shape(key.layout, key.axes), register(node.dtype), 0.0 if when else None)
+        return Piece(self.region(key.layout), (declare, Copy(Shared(exchange.buffer, offset(at)), value(at), loops, width, when)))

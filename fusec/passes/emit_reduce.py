@@ -1,0 +1,172 @@
+"""Statements for reductions: registers, lanes, warps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ..ir.dtype import NARROW, register
+from ..ir.geometry import WARP_SIZE, registers, thread_factors
+from ..ir.graph import Node, Reduce
+from ..ir.kernel import (
+    Apply,
+    Assign,
+    Compute,
+    Copy,
+    Declare,
+    Elem,
+    For,
+    LaneReduce,
+    Less,
+    Linear,
+    Round,
+    Shared,
+    Statement,
+    Value,
+)
+from ..ir.monoid import MONOIDS
+from ..ir.plan import Exchange, Layout
+from ..ir.scalar import Call, Lit, Param, Scalar
+from .coordinates import var
+from .emit_context import Context, Piece, Point, row_major
+from .problem import VECTOR_BYTES
+
+
+@dataclass(slots=True)
+class Reductions(Context):
+    """Pieces of the steps of a reduction, in the order of its form."""
+
+    # ---- reductions ----
+
+    def accumulate(self, node: Node) -> Piece:
+        """The serial part: every thread folds what it holds."""
+        assert isinstance(node.op, Reduce)
+        monoid = MONOIDS[node.op.monoid]
+        layout, axes = self.placed.layouts[node.name], self.domain(node)
+        loops, point = self.loops(layout, axes)
+        reduced = tuple(a.name for a in self.problem.grid.local(node.op.axes))
+        kept = self.local(node)
+        inner = layout.project(kept)
+        carry = Elem(node.name, tuple(point[a, i] for a, i, _ in registers(inner, kept)))
+        name = node.name if node.name not in self.partials else self.partials[node.name]
+        carry = Elem(name, carry.index)
+        args = tuple(self.operand(node, a, point) for a in node.op.args)
+        if monoid.accumulate is not None:
+            value = substitute(monoid.accumulate[0], (carry, *args))
+        else:
+            value = substitute(monoid.combine[0], (carry, substitute(monoid.lift[0], args)))
+        declare = Declare(name, self.shape(inner, kept), register(node.dtype), monoid.identity[0].value)
+        when = self.inside(layout, reduced, point)
+        return Piece(self.region(layout), (declare, Compute(loops, (Assign(carry, value, self.origin(node)),), when)))
+
+    def _inner(self, node: Node) -> tuple[str, Layout, tuple[str, ...]]:
+        kept = self.local(node)
+        return self.partials.get(node.name, node.name), self.placed.layouts[node.name].project(kept), kept
+
+    def lanes(self, node: Node) -> Piece:
+        assert isinstance(node.op, Reduce)
+        name, inner, kept = self._inner(node)
+        fn = MONOIDS[node.op.monoid].combine[0]
+        assert isinstance(fn, Call)
+        body = tuple(
+            LaneReduce((name,), fn.fn, step, lanes, self.shape(inner, kept), self.origin(node))
+            for step, lanes in self.lane_steps(node)
+        )
+        return Piece(self.region(self.placed.layouts[node.name]), body)
+
+    def _warps(self, node: Node) -> tuple[tuple[str, int], ...]:
+        """(variable, extent) of the warp digits of the reduced axes, outermost first."""
+        assert isinstance(node.op, Reduce)
+        layout = self.placed.layouts[node.name]
+        axes = [a.name for a in self.problem.grid.local(node.op.axes)]
+        found = [
+            (f.step, self.coords.digit(layout.first, f, a, self.coords.total(layout)), f.extent)
+            for a, _, f in thread_factors(layout, axes)
+            if f.step >= WARP_SIZE
+        ]
+        return tuple((name, extent) for _, name, extent in sorted(found, reverse=True))
+
+    def _partial_buffer(self, node: Node) -> Exchange:
+        key = f"{node.name}!partial"
+        if key not in self.exchanges:
+            kept = self.local(node)
+            extents = tuple(n for _, n in self._warps(node)) + tuple(self.coords.extent(a) for a in kept)
+            self.exchanges[key] = Exchange(node.name, self.coords.fresh(f"{node.name}_warps"), ("warp", *kept), extents, "f32")
+        return self.exchanges[key]
+
+    def write_partial(self, node: Node) -> Piece:
+        """What each warp has, by the first lane that has it."""
+        assert isinstance(node.op, Reduce)
+        name, inner, kept = self._inner(node)
+        layout = self.placed.layouts[node.name]
+        exchange = self._partial_buffer(node)
+        _, point = self.loops(inner, kept)
+        reduced = tuple(a.name for a in self.problem.grid.local(node.op.axes))
+        lanes = tuple(
+            Less(var(self.coords.digit(layout.first, f, a, self.coords.total(layout))), 1)
+            for a, _, f in thread_factors(layout, reduced)
+            if f.step < WARP_SIZE
+        )
+        when = self.inside(inner, kept, point) + lanes + self.coords.owner(layout, self.domain(node))
+
+        def offset(at: Point) -> Linear:
+            return row_major(
+                exchange, [var(v) for v, _ in self._warps(node)] + [self.coords.at(inner, a, at, local=True) for a in kept]
+            )
+
+        def value(at: Point) -> Elem:
+            return Elem(name, tuple(at[a, i] for a, i, _ in registers(inner, kept)))
+
+        loops, at, width = self._vectorise(inner, kept, point, offset, value, VECTOR_BYTES // 4, when)
+        return Piece(
+            self.region(layout), (Copy(value(at), Shared(exchange.buffer, offset(at)), loops, width, when, "", self.origin(node)),)
+        )
+
+    def read_partials(self, node: Node) -> Piece:
+        assert isinstance(node.op, Reduce)
+        exchange = self._partial_buffer(node)
+        layout, kept = self.placed.results[node.name], self.local(node)
+        loops, point = self.loops(layout, kept)
+        count = prod(n for _, n in self._warps(node))
+        size = prod(self.coords.extent(a) for a in kept)
+        inner = Exchange(node.name, exchange.buffer, kept, tuple(self.coords.extent(a) for a in kept), "f32")
+        offset = row_major(inner, [self.coords.at(layout, a, point, local=True) for a in kept]) + var(self.turn, size)
+        parts = f"{node.name}_parts"
+        target = Elem(parts, (var(self.turn), *(var(f.var) for f in loops)))
+        when = self.inside(layout, kept, point)
+        identity = MONOIDS[node.op.monoid].identity[0].value
+        declare = Declare(parts, (count, *self.shape(layout, kept)), "f32", identity if when else None)
+        return Piece(
+            self.region(layout), (declare, Copy(Shared(exchange.buffer, offset), target, (For(self.turn, count), *loops), 1, when))
+        )
+
+    def finish(self, node: Node) -> Piece:
+        """The partials of all warps in order, then the rounding to the node's dtype."""
+        assert isinstance(node.op, Reduce)
+        monoid = MONOIDS[node.op.monoid]
+        layout, kept = self.placed.results[node.name], self.local(node)
+        loops, _ = self.loops(layout, kept)
+        target = self.own(node)
+        body: list[Statement] = []
+        if node.name in self.partials:
+            count = prod(n for _, n in self._warps(node))
+            part = Elem(f"{node.name}_parts", (var(self.turn), *target.index))
+            body.append(Declare(node.name, self.shape(layout, kept), register(node.dtype), monoid.identity[0].value))
+            body.append(
+                Compute(
+                    (For(self.turn, count), *loops),
+                    (Assign(target, substitute(monoid.combine[0], (target, part)), self.origin(node)),),
+                )
+            )
+        if node.dtype in NARROW:
+            body.append(Compute(loops, (Assign(target, Round(target, node.dtype), self.origin(node)),)))
+        return Piece(self.region(layout), tuple(body))
+
+
+def substitute(expr: Scalar, args: tuple[Value, ...]) -> Value:
+    """A monoid's expression with values for its Params."""
+    if isinstance(expr, Param):
+        return args[expr.position]
+    if isinstance(expr, Lit):
+        return expr
+    return Apply(expr.fn, tuple(substitute(a, args) for a in expr.args))
