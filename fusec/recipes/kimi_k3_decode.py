@@ -1,13 +1,16 @@
-"""One decode step of Kimi K3's linear attention (Kimi Delta Attention), one token per row.
+"""The decode steps of Kimi K3's two kinds of layers, one token per row: Kimi Delta Attention, and the end of its latent attention.
 
 A width-4 causal convolution over paged history with SiLU gives query, key and value of a row; they drive a gated delta rule on a
 paged state [value, key] per head, updated in place; the result goes through a gated RMSNorm. Kimi K3 has 96 heads of 128; under
-tensor parallelism a GPU holds 48, 24, 12, 6 or 3 of them.
+tensor parallelism a GPU holds 48, 24, 12, 6 or 3 of them. Every fourth layer is latent attention (MLA) instead, whose keys are
+split among blocks; `mla_reduce` combines what the splits found.
 """
 import torch
 import torch.nn.functional as F
 
 import fusec
+
+from .split_kv_reduce import INF, combine, parts, used, weigh
 
 LOWER_BOUND = -5.0  # Of the decay's logarithm.
 UNIT_EPS = 1e-6  # Inside the square root that normalises query and key.
@@ -71,3 +74,18 @@ def kda_decode(x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_
     # Gated RMSNorm over a head.
     o = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + NORM_EPS) * norm_weight
     return (o * torch.sigmoid(output_gate.float())).to(torch.bfloat16).unsqueeze(0)
+
+
+def mla_example(rows, device, H=12, S=32, D=512, partial="bf16"):
+    """`rows` tokens of H heads, S splits of 128 keys, latent values of D."""
+    part, lengths = parts(rows, device, (rows, H, S, D), partial, S)
+    return dict(partial=part, lse=torch.randn(rows, H, S, device=device), lengths=lengths)
+
+
+@fusec.fuse(example=mla_example)
+def mla_reduce(partial, lse, lengths):
+    """partial [T, H, S, D] normalised, lse [T, H, S] natural, lengths [T] the number of keys -> ([T, H, D] bf16, lse [T, H])."""
+    live = used(lengths, lse.shape[-1]).unsqueeze(1)
+    part = torch.where(live.unsqueeze(-1), partial, 0.0)
+    weight, total, top = weigh(torch.where(live, lse, -INF), -1)
+    return combine(part, weight, total, 2).to(torch.bfloat16), top + total.log()
