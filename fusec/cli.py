@@ -56,10 +56,7 @@ def run(arguments: list[str]) -> int:
         sys.stdout = open(os.devnull, "w")  # Whoever read the output has gone.
         return 0
     except FusecError as error:
-        if show:
-            traceback.print_exc()
-        else:
-            click.echo(f"{type(error).__name__}: {error}", err=True)
+        show_error(error, show)
         return 2
     except InternalError as error:
         click.echo(f"{error}\nThis is a bug of fusec's, not of the function's.", err=True)
@@ -72,6 +69,14 @@ def run(arguments: list[str]) -> int:
         else:
             click.echo(f"{_where(error)}{type(error).__name__}: {error}\nhint: --traceback shows how it came to this", err=True)
         return 2 if _is_users(error) else 1
+
+
+def show_error(error: FusecError, with_traceback: bool) -> None:
+    """The message of a user's error on standard error, with the traceback where it is asked for."""
+    if with_traceback:
+        traceback.print_exception(error)
+    else:
+        click.echo(f"{type(error).__name__}: {error}", err=True)
 
 
 def _is_users(error: BaseException) -> bool:
@@ -143,16 +148,23 @@ def _functions(file: str, progress: Callable[[str], None], builds: bool, strict_
 @command("compile")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def compile_(file: str, arch: str, as_json: bool, defines: tuple[str, ...], rows: int, strict_numerics: bool,
-             traceback: bool) -> None:
+             traceback: bool) -> int:
     """Compile every function of FILE and print what became of it."""
     wanted, given = archs(arch), dict[str, Any](sizes(defines))
-    found, remarks = [], []
+    found, remarks, refused = [], [], list[FusecError]()
     with working() as progress:
         every = _functions(file, progress, builds=True, strict_numerics=strict_numerics)
         ready = [f for f in every if f.example is not None or len(every) == 1]
         remarks += [f"{f.name}: left out, it has no example inputs" for f in every if f not in ready]
         for fused in ready:
-            artifact = fused.compile(wanted, rows, progress=progress, **given)
+            try:
+                artifact = fused.compile(wanted, rows, progress=progress, **given)
+            except FusecError as error:
+                if len(ready) == 1:
+                    raise
+                refused.append(error)
+                remarks.append(f"{fused.name}: refused: {error.message}")
+                continue
             from .cli_report import notes, row
             found += [row(kernel, artifact) for kernel in artifact.kernels]
             remarks += notes(artifact)
@@ -163,6 +175,9 @@ def compile_(file: str, arch: str, as_json: bool, defines: tuple[str, ...], rows
         click.echo(to_json(found, remarks))
     else:
         print_table(found, remarks)
+    for refusal in refused:
+        show_error(refusal, traceback)
+    return 2 if refused else 0
 
 
 @command("inspect", arch=DEFAULT[0])

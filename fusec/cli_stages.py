@@ -110,9 +110,9 @@ def explain(s: Stages, ops: int) -> str:
     lines[-1] += f" (from {loc})" if loc != "?" else ""
     for layout, values in regions(schedule).items():
         if schedule.anchor not in values:
-            lines.append(f"  {len(values)} values on {layout}")
+            names = f"{', '.join(values[:4])}{' and others' if len(values) > 4 else ''}"
+            lines.append(f"  {names}: {layout if layout.axes else 'one value per block, the same in all threads'}")
     lines += [f"  {e.value} goes through shared memory: other threads read it than made it" for e in schedule.exchanges]
-    for b in (b for b in walk(kernel.body) if isinstance(b, Barrier)):
-        lines.append(f"  a barrier: {'; '.join(b.reasons)}")
+    lines += [f"  a barrier: {'; '.join(b.reasons)}" for b in walk(kernel.body) if isinstance(b, Barrier)]
     lines.append(f"  {kernel.smem.total} bytes of shared memory" if kernel.smem.total else "  no shared memory")
     return "\n".join(lines) + "\n"
