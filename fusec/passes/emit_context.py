@@ -199,11 +199,14 @@ class Context:
         when: tuple[Condition, ...],
     ) -> tuple[tuple[For, ...], Point, int]:
         """The loops of a copy with its widest access: along the vector digit, where memory and registers both are contiguous."""
-        loops, _ = self.loops(layout, axes)
+        held = {p.terms[0].var for p in point.values() if p.terms}
+        loops = tuple(f for f in self.loops(layout, axes)[0] if f.var in held)
         vectors = [(a, i, n) for a, i, n in registers(layout, axes) if layout.factors(a)[i].place == VEC]
         if len(vectors) != 1:
             return loops, point, 1
         axis, position, extent = vectors[0]
+        if not point[axis, position].terms:
+            return loops, point, 1
         name = point[axis, position].terms[0].var
         terms = {t.var: t for t in offset(point).terms}
         last = value(point).index[-1:]

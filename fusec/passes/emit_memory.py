@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from math import prod
 
-from ..errors import FusionError
 from ..ir.dtype import BYTES
 from ..ir.geometry import registers
-from ..ir.graph import Load, Node, Store
+from ..ir.graph import Ref, Load, Node, Store
 from ..ir.kernel import (
+    Statement,
     Apply,
     Condition,
     Copy,
@@ -20,6 +21,7 @@ from ..ir.kernel import (
     Value,
 )
 from ..ir.plan import Layout
+from .localize import elements_of
 from .emit_context import Context, Piece, Point
 from .problem import VECTOR_BYTES
 
@@ -32,32 +34,51 @@ class Memory(Context):
 
     def index(self, node: Node) -> Piece:
         """The 64-bit integer variable of an index value."""
-        if self.shape(self.placed.result(node), self.local(node)):
-            raise FusionError(
-                f"the index value {node.name} differs within a thread", node.loc, "an index may depend on the rows only"
-            )
         name = self.coords.fresh(f"{node.name}_at")
         self.indices[node.name] = name
         return Piece((), (Let(name, Elem(node.name), self.origin(node)),))
 
     def load(self, node: Node) -> Piece:
-        assert isinstance(node.op, Load)
-        layout, axes = self.placed.layouts[node.name], self.domain(node)
-        _, point = self.loops(layout, axes)
-        when = self.inside(layout, axes, point)
-        if node.op.where is not None:
-            when += (self._condition(self.operand(node, node.op.where, point)),)
-        copy = self._global(node, node.op.tensor, layout, axes, point, when)
-        return Piece(self.region(layout), (self.declare(node, 0.0 if when and node.dtype in BYTES else None), copy))
+        copies = self._accesses(node)
+        masked = any(isinstance(c, Copy) and c.when for c in copies)
+        return Piece(self.region(self.placed.layouts[node.name]), (self.declare(node, 0.0 if masked else None), *copies))
 
     def store(self, node: Node) -> Piece:
-        assert isinstance(node.op, Store)
+        return Piece(self.region(self.placed.layouts[node.name]), self._accesses(node))
+
+    def varies(self, node: Node) -> bool:
+        """Whether a thread holds several values of an index: each of its accesses is then a statement of its own."""
+        return bool(self.shape(self.placed.result(node), self.local(node)))
+
+    def _accesses(self, node: Node) -> tuple[Statement, ...]:
+        """The copies of a Load or Store: one, or one per value of the indices that vary within a thread."""
+        assert isinstance(node.op, (Load, Store))
         layout, axes = self.placed.layouts[node.name], self.domain(node)
-        _, point = self.loops(layout, axes)
-        when = self.inside(layout, axes, point) + self.coords.owner(layout, axes)
-        if node.op.where is not None:
-            when += (self._condition(self.operand(node, node.op.where, point)),)
-        return Piece(self.region(layout), (self._global(node, node.op.tensor, layout, axes, point, when),))
+        loops, point = self.loops(layout, axes)
+        varying = [
+            d.source for dim in node.op.index for d in dim if isinstance(d.source, Ref) and self.varies(self.table[d.source.value])
+        ]
+        own = {v for ref in varying for e in elements_of(self.operand(node, ref, point)) for i in e.index for v in i.variables}
+        apart = [f for f in loops if f.var in own]
+        body: list[Statement] = []
+        for digits in itertools.product(*(range(f.extent) for f in apart)):
+            fixed = {f.var: digit for f, digit in zip(apart, digits, strict=True)}
+            at = {
+                key: Linear((), fixed[place.terms[0].var]) if place.terms[0].var in fixed else place for key, place in point.items()
+            }
+            indices = dict(self.indices)
+            for ref in varying:
+                indices[ref.value] = self.coords.fresh(f"{ref.value}_at")
+                found = self.operand(node, ref, at)
+                assert isinstance(found, Elem)
+                body.append(Let(indices[ref.value], found, self.origin(node)))
+            when = self.inside(layout, axes, at)
+            if isinstance(node.op, Store):
+                when += self.coords.owner(layout, axes)
+            if node.op.where is not None:
+                when += (self._condition(self.operand(node, node.op.where, at)),)
+            body.append(self._global(node, layout, axes, at, when, indices))
+        return tuple(body)
 
     @staticmethod
     def _condition(value: Value) -> Condition:
@@ -65,13 +86,14 @@ class Memory(Context):
         return value
 
     def _global(
-        self, node: Node, tensor: str, layout: Layout, axes: tuple[str, ...], point: Point, when: tuple[Condition, ...]
+        self, node: Node, layout: Layout, axes: tuple[str, ...], point: Point, when: tuple[Condition, ...], indices: dict[str, str]
     ) -> Copy:
         assert isinstance(node.op, (Load, Store))
-        argument, index = self.problem.graph.tensors[tensor], node.op.index
+        tensor, index = node.op.tensor, node.op.index
+        argument = self.problem.graph.tensors[tensor]
 
         def offset(at: Point) -> Linear:
-            return self.coords.offset(tensor, index, layout, at, self.indices)
+            return self.coords.offset(tensor, index, layout, at, indices)
 
         def value(at: Point) -> Elem:
             if not isinstance(node.op, Store):

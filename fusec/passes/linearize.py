@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ..errors import InternalError
 from ..ir.graph import Graph, Iota, Join, Load, Map, Node, Reduce, Ref, Store, operands, refs
-from ..ir.kernel import Compute, Condition, Declare, Guard, LaneReduce, Let, Statement
+from ..ir.kernel import Compute, Condition, Declare, Elem, Guard, LaneReduce, Let, Statement
 from ..ir.plan import Layout
 from .emit import Emitter
 from .emit_context import Piece
@@ -103,6 +103,8 @@ class _Planner:
         return False
 
     def _index(self, value: str) -> str:
+        if self.emitter.varies(self.problem.table[value]):
+            return value
         name = f"{value}!index"
         if name not in self.units:
             node = self.problem.table[value]
@@ -202,12 +204,17 @@ def assemble(pieces: list[Piece]) -> tuple[Statement, ...]:
         if piece.when != when:
             close()
             when = piece.when
-        outer = [s for s in piece.body if isinstance(s, (Declare, Let))] if when else []
+        outer = [s for s in piece.body if _early(s)] if when else []
         at = len(body)
         body[at:at] = outer
         inner.extend(s for s in piece.body if s not in outer)
     close()
     return tuple(body)
+
+
+def _early(statement: Statement) -> bool:
+    """Whether a statement may stand before the guard of its piece: it depends on no value that is made under it."""
+    return isinstance(statement, Declare) or isinstance(statement, Let) and not isinstance(statement.value, Elem)
 
 
 def _fuse(statements: list[Statement]) -> list[Statement]:

@@ -47,6 +47,8 @@ def node_cost(problem: Problem, node: Node, layout: Layout) -> float:
     if isinstance(node.op, (Load, Store)):
         vec = max((f.extent for a in names for f in layout.factors(a) if f.place == VEC), default=1)
         width = min(vec, VECTOR_BYTES // BYTES[node.dtype])
+        if not names:
+            return 2.0
         return 6 + count / width * 2 * _uncoalesced(problem, node, layout, width) + (count if node.dtype in NARROW else 0)
     if isinstance(node.op, Map):
         return count * (cost(node.op.fn) + (2 if node.dtype in NARROW else 0))

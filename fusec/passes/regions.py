@@ -10,11 +10,14 @@ from math import prod
 
 from ..ir.axis import Axis
 from ..ir.geometry import crosses_warps, elements
-from ..ir.graph import Graph, Load, Node, Reduce, Ref, Store, operands, refs
+from ..ir.graph import Load, Node, Reduce, Ref, Store, operands, refs
 from ..ir.plan import GRID, REG, THREAD, Factor, Layout
 from .choose_grid import strides
 from .price import LEVEL, edge_cost, free_edge, node_cost, read_registers
 from .problem import Problem
+
+
+NEVER = 1e9  # The price of what is not possible: an index value in other threads than the access.
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ def find_groups(problem: Problem, anchor: frozenset[str]) -> tuple[Group, ...]:
     Values that depend on the anchor's region and values that do not are never in one group: the latter can be made beside it.
     """
     domains = {n.name: problem.spread(problem.domain(n)) for n in problem.graph.nodes}
-    after, pinned = _after(problem, anchor), index_values(problem.graph)
+    after, pinned = _after(problem, anchor), index_values(problem)
     parent = {n.name: n.name for n in problem.graph.nodes}
 
     def root(x: str) -> str:
@@ -40,7 +43,7 @@ def find_groups(problem: Problem, anchor: frozenset[str]) -> tuple[Group, ...]:
         return x
 
     for node in problem.graph.nodes:
-        for ref in operands(node.op):
+        for ref in refs(node.op):
             value = problem.spread(problem.axes(problem.table[ref.value]))
             same = domains[node.name] == domains[ref.value] and (node.name in after) == (ref.value in after)
             if same and not any(a in value for a, _ in ref.bind):
@@ -55,13 +58,13 @@ def find_groups(problem: Problem, anchor: frozenset[str]) -> tuple[Group, ...]:
     )
 
 
-def index_values(graph: Graph) -> frozenset[str]:
-    """Values that say where memory is accessed, and what they are made of: every thread makes them for itself."""
+def index_values(problem: Problem) -> frozenset[str]:
+    """Values of a block that say where memory is accessed, and what they are made of: every thread makes them for itself."""
     found: set[str] = set()
-    for node in reversed(graph.nodes):
+    for node in reversed(problem.graph.nodes):
         direct = {id(r) for r in operands(node.op)}
         found |= {r.value for r in refs(node.op) if node.name in found or id(r) not in direct}
-    return frozenset(found)
+    return frozenset(n for n in found if not problem.spread(problem.axes(problem.table[n])))
 
 
 def _after(problem: Problem, anchor: frozenset[str]) -> frozenset[str]:
@@ -181,7 +184,8 @@ class Search:
             apart = other and flat and self.home.get(name) != self.home.get(ref.value)
             free = not apart and (self.node(ref.value, other)[1] or free_edge(self.problem, ref, theirs, mine))
             share = -(-(mine.count or self.threads) // 32) * 32 / self.threads
-            spent = 0.0 if free else edge_cost(self.problem, ref, theirs, mine) * share
+            direct = any(ref is r for r in operands(self.problem.table[name].op))
+            spent = 0.0 if free else edge_cost(self.problem, ref, theirs, mine) * share if direct else NEVER
             self.edges[key] = (free, spent, 0 if free or mine.count else read_registers(self.problem, ref, mine))
         return self.edges[key]
 
@@ -240,7 +244,7 @@ def make_search(problem: Problem, anchor: Layout, groups: tuple[Group, ...], thr
         options[node.name] = (projected, flat)
     whole = [all(options[n][0] is not None for n in g.nodes) for g in groups]
     options = {n: (o[0] if n not in home or whole[home[n]] else None, o[1]) for n, o in options.items()}
-    needs = {n.name: tuple(operands(n.op)) for n in problem.graph.nodes}
+    needs = {n.name: tuple(refs(n.op)) for n in problem.graph.nodes}
     return Search(problem, threads, groups, options, home, needs=needs)
 
 
