@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from ..ir.kernel import Parameter
-from . import control
-from . import numeric
+from ..target import TARGETS
+from . import control, numeric
 from .machine import FILE, Log, Machine, executing
 from .memory import GlobalMemory, Placed
 from .numeric import Array, EmulationError, Int32, Int64, Numeric
@@ -24,6 +24,7 @@ from .subset import BUILTINS, NAMES
 from .tensors import Layout, Pointer, Tensor
 
 LANES_AT_ONCE = 1 << 13
+GRID_YZ = 65535
 _RUN = threading.local()
 
 
@@ -84,8 +85,10 @@ class Run:
         if len(grid) != 3 or len(block) != 3:
             raise EmulationError("grid and block have three sizes")
         numbers, threads = self._numbers(grid), math.prod(block)
-        if not 0 < threads <= 1024:
+        if not 0 < threads <= TARGETS[self.arch].threads_block:
             raise EmulationError(f"{threads} threads a block")
+        if grid[0] >= 2**31 or max(grid[1:]) > GRID_YZ:
+            raise EmulationError(f"grid {grid}: at most 2^31 - 1 blocks along x, {GRID_YZ} along y and z")
         self.blocks += len(numbers)
         step = max(1, self.lanes // threads)
         for first in range(0, len(numbers), step):
