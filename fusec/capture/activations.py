@@ -91,3 +91,22 @@ def _glu(b: Builder, out: Result, x: Value, dim: int) -> Value:
 
 
 registry.add("glu.default", _glu, "x")
+
+
+def _celu(b: Builder, out: Result, x: Value, alpha: Any = 1.0) -> Value:
+    return b.map("elu", x, Lit(float(alpha)), Lit(1.0), Lit(1.0 / alpha), dtype=out.dtype)
+
+
+def _selu(b: Builder, out: Result, x: Value) -> Value:
+    return b.map("elu", x, Lit(1.6732632423543772), Lit(1.0507009873554805), Lit(1.0), dtype=out.dtype)
+
+
+def _threshold(b: Builder, out: Result, x: Value, limit: Any, value: Any) -> Value:
+    above = b.map("gt", x, Lit(float(limit)), dtype="bool")
+    return b.map("select", above, x, Lit(float(value)), dtype=out.dtype)
+
+
+registry.add("celu.default", _celu, "x", "x, 0.7")
+registry.add("selu.default", _selu, "x")
+registry.add("threshold.default", _threshold, "x, 0.5, -2.0")
+registry.alias(special_expit="sigmoid")

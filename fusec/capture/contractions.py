@@ -13,7 +13,7 @@ import sympy
 
 from ..ir.scalar import Lit
 from .builder import Builder, Value, plain
-from .registry import Result, op
+from .registry import Result, alias, op
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -113,6 +113,9 @@ def matmul(b: Builder, x: Value, y: Value, dtype: str) -> Value:
 )
 def _matmul(b: Builder, out: Result, x: Value, y: Value) -> Value:
     return matmul(b, x, y, out.dtype)
+
+
+alias(linalg_matmul="matmul")
 
 
 @op(inner=("x, y", "x[0], y[0]"))
@@ -244,13 +247,17 @@ def _conv1d(
         "x[None], y[None], p[None], is_causal=True",
         "x[None], y[None], p[None], m[None, :, :3]",
         "x[None], y[None], p[None], scale=0.3",
+        "c, c[:1], c[1:], enable_gqa=True",
     )
 )
 def _attention(
     b: Builder, out: Result, q: Value, k: Value, v: Value, mask: Any, dropout: float, causal: bool, scale: Any, gqa: bool
 ) -> Value:
-    if causal or gqa:
-        return _attention_special(b, out, q, k, v, causal, scale, gqa)
+    if gqa:
+        k, v = (_repeat_heads(b, x, q) for x in (k, v))
+    if causal:
+        rows, columns = b.iota(q.shape[-2]), b.iota(k.shape[-2])
+        mask = b.map("ge", b.unsqueeze(rows, 1), columns, dtype="bool")
     width = q.shape[-1]
     if not isinstance(width, int) or dropout:
         raise b.unsupported("attention with dropout, or heads of unknown width")
@@ -267,10 +274,10 @@ def _attention(
     return matmul(b, b.map("div", e, b.reduce("sum", [e], dims, "f32", True), dtype="f32"), v, out.dtype)
 
 
-def _attention_special(b: Builder, out: Result, q: Value, k: Value, v: Value, causal: bool, scale: Any, gqa: bool) -> Value:
-    """Causal masks become a comparison of positions, grouped heads a view of the query."""
-    if gqa:
-        raise b.unsupported("grouped heads inside scaled_dot_product_attention", "repeat_interleave the heads of key and value")
-    rows, columns = b.iota(q.shape[-2]), b.iota(k.shape[-2])
-    mask = b.map("ge", b.unsqueeze(rows, 1), columns, dtype="bool")
-    return _attention(b, out, q, k, v, mask, 0.0, False, scale, False)
+def _repeat_heads(b: Builder, x: Value, q: Value) -> Value:
+    """[..., heads of x, keys, width] with each head as often as q has groups."""
+    heads, wanted = x.shape[-3], q.shape[-3]
+    if not isinstance(heads, int) or not isinstance(wanted, int):
+        raise b.unsupported("grouped heads of unknown number")
+    spread = b.expand(b.unsqueeze(x, x.rank - 2), x.shape[:-2] + (wanted // heads,) + x.shape[-2:])
+    return b.reshape(spread, x.shape[:-3] + (wanted,) + x.shape[-2:])

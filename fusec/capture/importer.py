@@ -80,8 +80,14 @@ class Importer:
         """torch's symbol for each dynamic dim of an argument -> ours, and where its size can be read."""
         for dim, size in enumerate(tensor.shape):
             ours = self.symbols.get((name, dim))
-            if ours is None or isinstance(size, int):
+            if ours is None:
                 continue
+            if isinstance(size, int) or not size.node.expr.free_symbols:
+                raise CaptureError(
+                    f"the function fixes the size of dim {dim} of argument {name} to {size}",
+                    self.loc,
+                    "compute with the size it has (x.shape), not with a constant",
+                )
             theirs, mine = size.node.expr, sympy.sympify(ours)
             symbol = next(iter(theirs.free_symbols))
             root = next(iter(mine.free_symbols))

@@ -165,6 +165,42 @@ def of_function(fn: Any) -> Loc:
     return Loc((Frame(frame.function, frame.file, frame.line - frame.offset, 0, 0),))
 
 
+def _unbind(x: torch.Tensor, dim: int = 0) -> Any:
+    return tuple(x.select(dim, i) for i in range(x.shape[dim]))
+
+
+def _split(x: torch.Tensor, sizes: Any, dim: int = 0) -> Any:
+    length = x.shape[dim]
+    if isinstance(sizes, int):
+        sizes = [min(sizes, length - start) for start in range(0, length, sizes)]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return tuple(x.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=True))
+
+
+def _chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
+    return _split(x, -(-x.shape[dim] // chunks), dim)
+
+
+SINGLE = {"unbind": _unbind, "split": _split, "split_with_sizes": _split, "chunk": _chunk}
+"""Views with several results, as several views: torch fixes free sizes when one of the former is written to."""
+
+
+def single_views(name: str, args: Any, kwargs: Any) -> Any:
+    """The results of a view op with several, taken one by one; None where the op is another, or its dim has a free size."""
+    if name not in SINGLE or not args or not isinstance(args[0], torch.Tensor):
+        return None
+    names = {"unbind": 1, "split": 2, "split_with_sizes": 2, "chunk": 2}[name]
+    dim = kwargs.get("dim", args[names] if len(args) > names else 0)
+    sizes = [v for k, v in kwargs.items() if k != "dim"] + list(args[1:names])
+    plain = all(isinstance(n, int) for s in sizes for n in (s if isinstance(s, (list, tuple)) else [s]))
+    x = args[0]
+    if not isinstance(dim, int) or not -x.dim() <= dim < x.dim() or not isinstance(x.shape[dim], int) or not plain:
+        return None
+    if name.startswith("split") and not isinstance(sizes[0], int) and sum(sizes[0]) != x.shape[dim]:
+        return None
+    return SINGLE[name](x, *sizes, dim=dim)
+
+
 class Locate(TorchFunctionMode):
     """Annotates each op with `loc` (a Loc) and `call` (the number of the torch call it belongs to)."""
 
@@ -181,7 +217,8 @@ class Locate(TorchFunctionMode):
         self._refuse(name, args, loc)
         self.calls += 1
         with annotate({"loc": loc, "call": self.calls}):
-            return func(*args, **(kwargs or {}))
+            views = single_views(name, args, kwargs or {})
+            return func(*args, **(kwargs or {})) if views is None else views
 
     def _refuse(self, name: str, args: Any, loc: Loc) -> None:
         if name in TEXT:

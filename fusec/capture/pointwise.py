@@ -194,7 +194,7 @@ arithmetic("max", ("maximum.default", "x, y"), ("max.other", "x, n"), ("clamp_mi
 arithmetic("min", ("minimum.default", "x, y"), ("min.other", "x, n"), ("clamp_max.default", "x, 0.5"), ("clamp_max.Tensor", "x, y"))
 arithmetic("maxnum", ("fmax.default", "x, n"), ints="max")
 arithmetic("minnum", ("fmin.default", "x, n"), ints="min")
-arithmetic("mul", ("mul.Tensor", "x, y"), ("mul.Scalar", "x, 0.1"), ("multiply.Tensor", "x, y"))
+arithmetic("mul", ("mul.Tensor", "x, y"), ("mul.Scalar", "x, 0.1"))
 arithmetic("logaddexp", ("logaddexp.default", "x, y"))
 registry.add("xlogy.Tensor", lambda b, out, x, y: _xlogy_op(b, out, x, y), "x, p")
 arithmetic("lerp", ("lerp.Scalar", "x, y, 0.3"), ("lerp.Tensor", "x, y, p"))
@@ -214,7 +214,7 @@ def scaled(target: str, plain_fn: str, scaled_fn: str, *samples: str, swap: bool
     registry.add(target, build, *samples)
 
 
-for _target in ("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar", "subtract.Tensor"):
+for _target in ("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar"):
     _kind = "add" if _target.startswith("add") else "sub"
     _second = "y" if _target.endswith("Tensor") else "0.1"
     scaled(_target, _kind, f"{_kind}_scaled", f"x, {_second}", f"x, {_second}, alpha=0.3", swap=_target.startswith("rsub"))
@@ -231,7 +231,6 @@ def _div(b: Builder, out: Result, x: Any, y: Any, rounding_mode: str | None = No
 
 registry.add("div.Tensor", _div, "x, y", "x, 3.0", "i, d")
 registry.add("div.Scalar", _div, "x, 3.0")
-registry.add("true_divide.Tensor", _div, "x, y")
 registry.add("div.Tensor_mode", _div, "x, y, rounding_mode='floor'", "x, y, rounding_mode='trunc'", "i, d, rounding_mode='floor'")
 registry.add("div.Scalar_mode", _div, "x, 0.75, rounding_mode='floor'")
 registry.add("floor_divide.default", lambda b, out, x, y: _div(b, out, x, y, "floor"), "x, y", "i, d")
@@ -262,7 +261,6 @@ def _clamp_op(b: Builder, out: Result, x: Value, low: Any = None, high: Any = No
 
 registry.add("clamp.default", _clamp_op, "x, 0.1", "x, max=float('inf')", "x, -0.5, 0.5", "i, 1, 2")
 registry.add("clamp.Tensor", _clamp_op, "x, y", "x, y, p", "x, max=y")
-registry.add("clip.default", _clamp_op, "x, -0.5, 0.5")
 
 
 def _nan_to_num_op(b: Builder, out: Result, x: Value, nan: Any = None, high: Any = None, low: Any = None) -> Value:
@@ -341,3 +339,7 @@ for _fn, _names in (("shl", ("__lshift__", "bitwise_left_shift")), ("shr", ("__r
         (f"{_names[1]}.Tensor", "i, j"),
         (f"{_names[1]}.Tensor_Scalar", "i, 1"),
     )
+registry.alias(multiply="mul", subtract="sub", divide="div", negative="neg", absolute="abs", clip="clamp", greater="gt", less="lt")
+registry.alias(greater_equal="ge", less_equal="le", not_equal="ne", fix="trunc", special_exp2="exp2", special_expm1="expm1")
+registry.alias(special_log1p="log1p", special_erf="erf")
+registry.add("true_divide.Tensor", _div, "x, y")

@@ -15,7 +15,7 @@ from ..ir.dtype import FLOATS
 from ..ir.reference import SHORT_DTYPE
 from ..ir.scalar import Lit
 from .builder import Builder, Extent, Value, dims_of, plain
-from .registry import Result, op
+from .registry import Result, alias, op
 
 FLOAT_EPSILON = 1.1920928955078125e-07  # What rms_norm takes where it is given none, for narrow inputs as well.
 Dims = int | Sequence[int] | None
@@ -75,6 +75,12 @@ def _min(b: Builder, out: Result, x: Value) -> Value:
     return b.reduce("min", [x], dims_of(None, x.rank), out.dtype)
 
 
+@op(aminmax="x, dim=1; 0")
+def _aminmax(b: Builder, out: Result, x: Value, dim: int | None, keep: bool) -> tuple[Value, Value]:
+    dims = dims_of(dim, x.rank)
+    return b.reduce("min", [x], dims, out.dtype, keep), b.reduce("max", [x], dims, out.dtype, keep)
+
+
 @op(max__dim="x, 1; 0", min__dim="x, -1, True; 0")
 def _max_dim(b: Builder, out: Result, x: Value, dim: int, keep: bool) -> tuple[Value | None, ...]:
     monoid = "min" if b.source.startswith("aten.min") else "max"
@@ -119,13 +125,23 @@ def _var(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
     return b.map("sqrt", var, dtype=out.dtype) if b.source.startswith("aten.std") else b.cast(var, out.dtype)
 
 
-@op(var_mean__correction="x, [1], correction=0, keepdim=True; 0")
-def _var_mean(b: Builder, out: Result, x: Value, dims: Dims, correction: Any, keep: bool) -> tuple[Value, Value]:
-    over = dims_of(dims, x.rank)
-    mean, var = moments(b, x, over, 1 if correction is None else correction, keep)
+@op(
+    var_mean="x; 0",
+    var_mean__dim="x, [1]; 1",
+    var_mean__correction="x, [1], correction=0, keepdim=True; 0",
+    std_mean="x; 0",
+    std_mean__dim="x, [1], True, True; 0",
+    std_mean__correction="x, [1], correction=0; 1",
+)
+def _var_mean(b: Builder, out: Result, x: Value, *rest: Any) -> tuple[Value, Value]:
+    if len(rest) == 1:
+        rest = (None, int(rest[0]), False)
+    over, correction, keep = dims_of(rest[0], x.rank), 1 if rest[1] is None else rest[1], rest[2]
+    mean, var = moments(b, x, over, correction, keep)
     if not keep:
         mean = b.reshape(mean, tuple(n for i, n in enumerate(x.shape) if i not in over))
-    return b.cast(var, out.dtype), b.cast(mean, out.dtype)
+    spread = b.map("sqrt", var, dtype=out.dtype) if b.source.startswith("aten.std") else b.cast(var, out.dtype)
+    return spread, b.cast(mean, out.dtype)
 
 
 def _affine(b: Builder, x: Value, weight: Value | None, bias: Value | None, dtype: str) -> Value:
@@ -216,14 +232,14 @@ def _cosine_similarity(b: Builder, out: Result, x: Value, y: Value, dim: int, ep
 # ---- exponentials -------------------------------------------------------------------------------------------------------------
 
 
-@op(softmax__int=("x, -1", "x, 0", "h, -1, torch.float32", "s, 0"))
+@op(softmax__int=("x, -1", "x, 0", "h, -1, torch.float32", "s, 0"), special_softmax="x, -1")
 def _softmax(b: Builder, out: Result, x: Value, dim: int, dtype: Any) -> Value:
     dims = dims_of(dim, x.rank)
     e = b.map("exp", b.map("sub", x, b.reduce("max", [x], dims, x.dtype, True), dtype="f32"), dtype="f32")
     return b.map("div", e, b.reduce("sum", [e], dims, "f32", True), dtype=out.dtype)
 
 
-@op(log_softmax__int=("x, -1", "h, -1, torch.float32"))
+@op(log_softmax__int=("x, -1", "h, -1, torch.float32"), special_log_softmax="x, -1")
 def _log_softmax(b: Builder, out: Result, x: Value, dim: int, dtype: Any) -> Value:
     dims = dims_of(dim, x.rank)
     low = b.map("sub", x, b.reduce("max", [x], dims, x.dtype, True), dtype="f32")
@@ -257,3 +273,6 @@ def _cumsum(b: Builder, out: Result, x: Value, dim: int, dtype: Any) -> Value:
         total = b.cast(part, wide) if total is None else b.map(fn, total, part, dtype=wide)
         parts.append(b.cast(total, out.dtype))
     return b.join(parts, dim % x.rank)
+
+
+alias(special_logsumexp="logsumexp")

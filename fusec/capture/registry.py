@@ -60,6 +60,13 @@ def op(**rows: str | tuple[str, ...]) -> Callable[[Build], Build]:
     return record
 
 
+def alias(**names: str) -> None:
+    """Other names that torch has for an op: all its overloads under the new name, samples included."""
+    for new, old in names.items():
+        for row in [r for t, r in OPS.items() if t.split(".")[1] == old]:
+            add(f"{new}.{row.target.split('.')[2]}", row.build, *row.samples)
+
+
 def supported() -> tuple[str, ...]:
     """Targets that can be imported, sorted."""
     return tuple(sorted(OPS))
@@ -68,7 +75,7 @@ def supported() -> tuple[str, ...]:
 def nearest(name: str, count: int = 3) -> list[str]:
     """Supported ops with a similar name, without overloads: those that share a word of it, then those spelled alike."""
     names = sorted({t.split(".")[1] for t in OPS})
-    words = {w for w in name.split("_") if len(w) > 3}
+    words = {w for w in name.split("_") if len(w) > 3} - {"linalg", "special", "native"}
     return list(
         dict.fromkeys([n for n in names if words & set(n.split("_"))] + difflib.get_close_matches(name, names, count, 0.75))
     )[:count]

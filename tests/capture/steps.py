@@ -1,4 +1,5 @@
 """Functions in the style of decode steps, for the tests of capture; `make(rows)` gives example arguments."""
+
 import math
 from dataclasses import dataclass
 
@@ -42,7 +43,8 @@ def delta_rule_example(rows, heads=2, dim=8):
     return dict(
         x=normal(rows, channels, dtype=BF16), weight=normal(channels, 4), gate=normal(rows, heads, dim, dtype=BF16),
         conv_state=normal(rows + 3, 3, channels, dtype=BF16).transpose(1, 2), beta=normal(rows, heads), slot=slots(rows),
-        state=normal(rows + 3, heads, dim, dim), out_gate=normal(rows, heads, dim, dtype=BF16), norm_weight=normal(dim))  # fmt: skip
+        state=normal(rows + 3, heads, dim, dim), norm_weight=normal(dim),
+        out_gate=normal(rows, heads, dim, dtype=BF16))  # fmt: skip
 
 
 def linear_attention(q, k, v, g, pool, idx):
@@ -90,7 +92,7 @@ def conv_call(x, history, weight, bias=None, activation="silu"):
     batch, dim, length = x.shape
     assert history.shape == (batch, dim, weight.shape[1] - 1), "history"
     full = torch.cat([history, x], dim=-1).to(weight.dtype)
-    history.copy_(full[:, :, -history.shape[-1]:])
+    history.copy_(full[:, :, -history.shape[-1] :])
     out = F.conv1d(full, weight.unsqueeze(1), bias, padding=0, groups=dim)[:, :, -length:]
     out = out if activation is None else F.silu(out)
     return (out.squeeze(-1) if squeeze else out).to(x.dtype)
@@ -159,7 +161,9 @@ def tokens(q, k, v, beta, S):
 
 
 def tokens_example(rows):
-    return dict(q=normal(rows, 3, 2, 6), k=normal(rows, 3, 2, 6), v=normal(rows, 3, 2, 6), beta=normal(rows, 3, 2), S=normal(rows, 2, 6, 6))
+    return dict(
+        q=normal(rows, 3, 2, 6), k=normal(rows, 3, 2, 6), v=normal(rows, 3, 2, 6), beta=normal(rows, 3, 2), S=normal(rows, 2, 6, 6)
+    )
 
 
 def merge(o, lse):
@@ -226,7 +230,9 @@ def nested(x, states, params):
 
 
 def nested_example(rows):
-    return dict(x=normal(rows, 2, 3, 6), states=(normal(rows, 2, 6), normal(rows, 2, 6)), params={"w": normal(2, 6), "b": normal(6)})
+    return dict(
+        x=normal(rows, 2, 3, 6), states=(normal(rows, 2, 6), normal(rows, 2, 6)), params={"w": normal(2, 6), "b": normal(6)}
+    )
 
 
 def masked_slots(k, v, pool, idx):
@@ -261,6 +267,7 @@ def last_token_example(rows):
     return dict(x=normal(rows, 6, 8), lens=torch.randint(1, 6, (rows,)))
 
 
-STEPS = {fn.__name__: (fn, globals()[f"{fn.__name__}_example"]) for fn in (
-    delta_rule, linear_attention, window_conv, add_norm_quant, conv_call, circular_conv, state_space, stabilised, tokens, merge, gated_norm,
-    paged_attention, nested, masked_slots, flat_rows, last_token)}  # fmt: skip
+FUNCTIONS = (
+    delta_rule, linear_attention, window_conv, add_norm_quant, conv_call, circular_conv, state_space, stabilised, tokens, merge,
+    gated_norm, paged_attention, nested, masked_slots, flat_rows, last_token)  # fmt: skip
+STEPS = {fn.__name__: (fn, globals()[f"{fn.__name__}_example"]) for fn in FUNCTIONS}

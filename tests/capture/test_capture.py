@@ -1,4 +1,5 @@
 """Captured functions against eager, at other sizes than the example's, mutations included."""
+
 import copy
 import functools
 
@@ -11,6 +12,9 @@ from fusec.ir.print_tensor import format_tensor
 from fusec.ir.tensor import Gather, Size, Update
 
 from .steps import STEPS, Config, linear_attention, linear_attention_example, normal, unit
+
+
+THREE = Config(heads=3)
 
 
 @functools.cache
@@ -54,7 +58,9 @@ def test_argument_shapes_strides_and_indexed_dims():
 
 
 def test_stride_of_a_static_dim_outside_a_free_one_is_free():
-    graph = capture(lambda x, idx, pool: pool[idx] + x, dict(x=normal(2, 3, 4).transpose(0, 1), idx=torch.arange(3), pool=normal(5, 2, 4)))
+    graph = capture(
+        lambda x, idx, pool: pool[idx] + x, dict(x=normal(2, 3, 4).transpose(0, 1), idx=torch.arange(3), pool=normal(5, 2, 4))
+    )
     assert {a.name: a.strides for a in graph.arguments}["x"] == (None, None, 1)
 
 
@@ -102,7 +108,7 @@ def test_constants_are_folded_and_part_of_the_graph():
     def helper(n: int):
         return 1 << (5 - n)
 
-    def step(x, *, config=Config(heads=3), shift=(1, 2)):
+    def step(x, *, config=THREE, shift=(1, 2)):
         return x * scale * helper(3) + config.heads + sum(shift)
 
     text = format_tensor(capture(step, dict(x=normal(3, 4))))
@@ -112,7 +118,9 @@ def test_constants_are_folded_and_part_of_the_graph():
 
 def test_odd_float_constants_keep_their_bits():
     def step(x, m):
-        return torch.stack([x.masked_fill(m, v) for v in (float("-inf"), -0.0, 1e-45, 3.4e38, float("nan"))]), x.clamp(max=float("inf"))
+        return torch.stack([x.masked_fill(m, v) for v in (float("-inf"), -0.0, 1e-45, 3.4e38, float("nan"))]), x.clamp(
+            max=float("inf")
+        )
 
     example = dict(x=normal(3, 4), m=normal(3, 4) > 0)
     for got, want in zip(run_tensor(capture(step, example), example), step(**example), strict=True):
@@ -146,9 +154,18 @@ def test_the_state_that_is_read_back_is_the_rounded_one():
 
 
 PROMOTIONS = {
-    "number": lambda b, f, i: b * 0.1, "zero_dim": lambda b, f, i: b * f[0, 0], "fp32": lambda b, f, i: b * f[:1, :1],
-    "int": lambda b, f, i: i + b, "equal": lambda b, f, i: b == 3.14, "matmul": lambda b, f, i: b @ b.mT, "bool": lambda b, f, i: (b > 0) * f,
-    "int_div": lambda b, f, i: i / 3, "int_mul": lambda b, f, i: i * 2.5, "mean": lambda b, f, i: b.mean(-1), "sum_int": lambda b, f, i: i.sum(-1)}  # fmt: skip
+    "number": lambda b, f, i: b * 0.1,
+    "zero_dim": lambda b, f, i: b * f[0, 0],
+    "fp32": lambda b, f, i: b * f[:1, :1],
+    "int": lambda b, f, i: i + b,
+    "equal": lambda b, f, i: b == 3.14,
+    "matmul": lambda b, f, i: b @ b.mT,
+    "bool": lambda b, f, i: (b > 0) * f,
+    "int_div": lambda b, f, i: i / 3,
+    "int_mul": lambda b, f, i: i * 2.5,
+    "mean": lambda b, f, i: b.mean(-1),
+    "sum_int": lambda b, f, i: i.sum(-1),
+}
 
 
 @pytest.mark.parametrize("name", PROMOTIONS)
@@ -187,8 +204,13 @@ def test_text_is_stable():
 
 
 def test_printed_graph():
-    text = format_tensor(capture(lambda x, y, i: (torch.einsum("rk,rk->r", x[i], y), x), dict(x=normal(5, 4), y=normal(3, 4), i=torch.arange(3))))
-    assert text.splitlines()[1:4] == ["  argument x : f32[x_0, 4] strides (free, 1) indexed 0", "  argument y : f32[rows, 4] strides (free, 1)",
-                                      "  argument i : i64[rows] strides (free)"]  # fmt: skip
+    text = format_tensor(
+        capture(lambda x, y, i: (torch.einsum("rk,rk->r", x[i], y), x), dict(x=normal(5, 4), y=normal(3, 4), i=torch.arange(3)))
+    )
+    assert text.splitlines()[1:4] == [
+        "  argument x : f32[x_0, 4] strides (free, 1) indexed 0",
+        "  argument y : f32[rows, 4] strides (free, 1)",
+        "  argument i : i64[rows] strides (free)",
+    ]
     assert "add = add(i, size(x, 0)) : i64[rows]" in text and "dot = contract(picked, y; ab,ab->a)" not in text
     assert text.splitlines()[-1] == "  return dot, =x (tuple)"

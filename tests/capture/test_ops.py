@@ -18,9 +18,11 @@ TWICE_ON_CPU = {
     "aten.prod.dim_int": "each product is rounded",
     "aten.softmax.int": "kept in bf16 between passes",
     "aten.log_softmax.int": "kept in bf16 between passes",
+    "aten.special_softmax.default": "kept in bf16 between passes",
+    "aten.special_log_softmax.default": "kept in bf16 between passes",
     **{
         f"aten.{op}": "the constant, or alpha, is rounded"
-        for op in ("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar", "subtract.Tensor")
+        for op in ("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar", "subtract.Tensor", "subtract.Scalar")
     },
 }
 
