@@ -150,6 +150,11 @@ class Fused(Dispatcher):
         """Every kernel compiled so far by calls."""
         return tuple(k for a in self._artifacts for k in a.kernels)
 
+    def sizes(self) -> tuple[str, ...]:
+        """The names of the example's sizes; "**" where it takes any."""
+        found = list(inspect.signature(self.example).parameters.values())[2:] if self.example is not None else []
+        return tuple("**" if p.kind is p.VAR_KEYWORD else p.name for p in found)
+
     def inputs(self, rows: int = EXAMPLE_ROWS, device: Any = "cpu", **sizes: Any) -> dict[str, Any]:
         """The function's example inputs. Raises FusecError where it has none, or knows no such size."""
         if self.example is None:
@@ -159,8 +164,7 @@ class Fused(Dispatcher):
         try:
             inspect.signature(self.example).bind(rows, device, **sizes)
         except TypeError as error:
-            known = ", ".join(list(inspect.signature(self.example).parameters)[2:])
-            raise FusecError(f"{self.name}: {error}; the example's sizes are {known or 'none'}") from None
+            raise FusecError(f"{self.name}: {error}; the example's sizes are {', '.join(self.sizes()) or 'none'}") from None
         return bind_example(self.reference, self.example(rows, device, **sizes))
 
     def compile(self, arch: Arch = None, rows: int = EXAMPLE_ROWS, *, numerics: str | None = None, progress: Progress = quiet,

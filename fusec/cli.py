@@ -6,11 +6,13 @@ what it is doing on standard error, where that is a terminal.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -22,7 +24,10 @@ from .target import DEFAULT
 
 if TYPE_CHECKING:
     from .api import Fused
+    from .passes.pipeline import Stages
+    from .runtime.artifact import Artifact
 
+Progress = Callable[[str], None]
 STAGES = ("graph", "axes", "regions", "schedule", "kernel", "smem", "source", "ptx", "resources")
 ARCHS = ",".join(DEFAULT)
 
@@ -97,9 +102,9 @@ def _where(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def working(quiet: bool = False) -> Iterator[Callable[[str], None]]:
+def working() -> Iterator[Progress]:
     """A function that shows what is being done now, on standard error where that is a terminal."""
-    if quiet or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield lambda text: None
         return
     from rich.console import Console
@@ -107,15 +112,79 @@ def working(quiet: bool = False) -> Iterator[Callable[[str], None]]:
         yield lambda text: status.update(text)
 
 
-def command(name: str, *, arch: str | None = ARCHS, example: bool = True) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command on a FILE with the options that all of them have."""
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A function of the file, with the rows and sizes of its example."""
+
+    fused: Fused
+    rows: int
+    sizes: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.fused.name
+
+    def compile(self, wanted: tuple[str, ...], progress: Progress) -> Artifact:
+        return self.fused.compile(wanted, self.rows, progress=progress, **self.sizes)
+
+    def inputs(self) -> dict[str, Any]:
+        return self.fused.inputs(self.rows, **self.sizes)
+
+    def plan(self, arch: str, until: str, progress: Progress) -> Stages:
+        """The levels of the function up to `until`, without a build."""
+        from .api import capture_graph
+        from .passes import pipeline
+        progress(f"{self.name}: capturing")
+        captured = capture_graph(self.fused.reference, self.inputs(), self.fused.dynamic_shapes, self.fused.numerics)
+        progress(f"{self.name}: planning for {arch}")
+        return pipeline.compile(captured.for_arch(arch), arch, until=until)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What all commands are told: a file, and the sizes of its examples."""
+
+    file: str
+    rows: int
+    sizes: dict[str, Any]
+    strict_numerics: bool
+    traceback: bool
+
+    def functions(self, progress: Progress, builds: bool = False) -> list[Chosen]:
+        """The functions of the file; the builder is started first, so that the DSL loads beside torch.
+
+        A size goes to the functions whose examples know it. Raises FusecError for one that none of them knows.
+        """
+        from .cli_load import functions, resolve
+        resolve(self.file)
+        if builds:
+            from .runtime.worker import start_builder
+            start_builder()
+        progress(f"loading {self.file}")
+        found = functions(self.file)
+        known = {f.name: f.sizes() for f in found}
+        strange = [n for n in self.sizes if not any(n in k or "**" in k for k in known.values())]
+        if strange:
+            said = "; ".join(f"{name}: {', '.join(k) or 'none'}" for name, k in known.items())
+            raise FusecError(f"-D {strange[0]}: the example's sizes are {said}")
+        for fused in found if self.strict_numerics else ():
+            fused.numerics = NUMERICS[1]
+        return [Chosen(f, self.rows, {n: v for n, v in self.sizes.items() if n in known[f.name] or "**" in known[f.name]})
+                for f in found]
+
+
+def command(name: str, *, arch: str | None = ARCHS) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command on a FILE, with the options that all of them have; its function gets them as a Request."""
     def decorate(fn: Callable[..., Any]) -> click.Command:
-        made: Any = click.option("--traceback", is_flag=True, help="Show the Python traceback of an error.")(fn)
+        @functools.wraps(fn)
+        def run(file: str, rows: int, defines: tuple[str, ...], strict_numerics: bool, traceback: bool, **own: Any) -> Any:
+            return fn(Request(file, rows, dict(sizes(defines)), strict_numerics, traceback), **own)
+
+        made: Any = click.option("--traceback", is_flag=True, help="Show the Python traceback of an error.")(run)
         made = click.option("--strict-numerics", is_flag=True, help="No contraction, no folding, no approximation.")(made)
-        if example:
-            made = click.option("-D", "defines", multiple=True, metavar="NAME=VALUE", help="A size of the example inputs.")(made)
-            made = click.option("--rows", default=EXAMPLE_ROWS, show_default=True, type=click.IntRange(2),
-                                help="Rows of the example inputs.")(made)
+        made = click.option("-D", "defines", multiple=True, metavar="NAME=VALUE", help="A size of the example inputs.")(made)
+        made = click.option("--rows", default=EXAMPLE_ROWS, show_default=True, type=click.IntRange(2),
+                            help="Rows of the example inputs.")(made)
         if arch is not None:
             made = click.option("--arch", default=arch, show_default=True, metavar="ARCH[,ARCH]", help="Architectures.")(made)
         return commands.command(name)(click.argument("file")(made))
@@ -131,39 +200,24 @@ def commands() -> None:
     """
 
 
-def _functions(file: str, progress: Callable[[str], None], builds: bool, strict_numerics: bool) -> list[Fused]:
-    """The functions of a file; the builder is started first, so that the DSL loads beside torch."""
-    from .cli_load import functions, resolve
-    resolve(file)
-    if builds:
-        from .runtime.worker import start_builder
-        start_builder()
-    progress(f"loading {file}")
-    found = functions(file)
-    for fused in found if strict_numerics else ():
-        fused.numerics = NUMERICS[1]
-    return found
-
-
 @command("compile")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def compile_(file: str, arch: str, as_json: bool, defines: tuple[str, ...], rows: int, strict_numerics: bool,
-             traceback: bool) -> int:
+def compile_(request: Request, arch: str, as_json: bool) -> int:
     """Compile every function of FILE and print what became of it."""
-    wanted, given = archs(arch), dict[str, Any](sizes(defines))
+    wanted = archs(arch)
     found, remarks, refused = [], [], list[FusecError]()
     with working() as progress:
-        every = _functions(file, progress, builds=True, strict_numerics=strict_numerics)
-        ready = [f for f in every if f.example is not None or len(every) == 1]
+        every = request.functions(progress, builds=True)
+        ready = [f for f in every if f.fused.example is not None or len(every) == 1]
         remarks += [f"{f.name}: left out, it has no example inputs" for f in every if f not in ready]
-        for fused in ready:
+        for chosen in ready:
             try:
-                artifact = fused.compile(wanted, rows, progress=progress, **given)
+                artifact = chosen.compile(wanted, progress)
             except FusecError as error:
                 if len(ready) == 1:
                     raise
                 refused.append(error)
-                remarks.append(f"{fused.name}: refused: {error.message}")
+                remarks.append(f"{chosen.name}: refused: {error.message}")
                 continue
             from .cli_report import notes, row
             found += [row(kernel, artifact) for kernel in artifact.kernels]
@@ -176,52 +230,39 @@ def compile_(file: str, arch: str, as_json: bool, defines: tuple[str, ...], rows
     else:
         print_table(found, remarks)
     for refusal in refused:
-        show_error(refusal, traceback)
+        show_error(refusal, request.traceback)
     return 2 if refused else 0
 
 
 @command("inspect", arch=DEFAULT[0])
 @click.option("--stage", type=click.Choice(STAGES), help="One stage; without it all that need no build.")
-def inspect(file: str, stage: str | None, arch: str, defines: tuple[str, ...], rows: int, strict_numerics: bool,
-            traceback: bool) -> None:
-    """Print a function of FILE at one stage of its compilation."""
+def inspect(request: Request, stage: str | None, arch: str) -> None:
+    """Print the functions of FILE at one stage of their compilation."""
     from .cli_stages import NEEDS, built_text, stage_text
-    given = dict[str, Any](sizes(defines))
     shown = [stage] if stage else [s for s in STAGES if s in NEEDS]
+    built = stage is not None and stage not in NEEDS
     with working() as progress:
-        for fused in _functions(file, progress, builds=stage in ("ptx", "resources"),
-                                strict_numerics=strict_numerics):
+        for chosen in request.functions(progress, builds=built):
             for name in archs(arch):
-                if stage in ("ptx", "resources"):
-                    artifact = fused.compile((name,), rows, progress=progress, **given)
-                    texts = [built_text(k, stage) for k in artifact.kernels]
+                if built:
+                    texts = [built_text(k, shown[0]) for k in chosen.compile((name,), progress).kernels]
                 else:
-                    stages = _plan(fused, name, rows, given, NEEDS[shown[-1]], progress)
-                    head = "# ---- {} of " + f"{fused.name}, {name}\n" if len(shown) > 1 else ""
+                    stages = chosen.plan(name, NEEDS[shown[-1]], progress)
+                    head = "# ---- {} of " + f"{chosen.name}, {name}\n" if len(shown) > 1 else ""
                     texts = [head.format(s) + stage_text(stages, s) for s in shown]
                 for text in texts:
                     click.echo(text.rstrip("\n") + "\n" * (1 + (len(shown) > 1)), nl=False)
 
 
-def _plan(fused: Fused, arch: str, rows: int, given: dict[str, Any], until: str,
-          progress: Callable[[str], None]) -> Any:
-    from .api import capture_graph
-    from .passes import pipeline
-    progress(f"{fused.name}: capturing")
-    captured = capture_graph(fused.reference, fused.inputs(rows, **given), fused.dynamic_shapes, fused.numerics)
-    progress(f"{fused.name}: planning for {arch}")
-    return pipeline.compile(captured.for_arch(arch), arch, until=until)
-
-
 @command("explain", arch=DEFAULT[0])
-def explain(file: str, arch: str, defines: tuple[str, ...], rows: int, strict_numerics: bool, traceback: bool) -> None:
-    """Say why a function of FILE became the kernel it is, or why it cannot be one."""
+def explain(request: Request, arch: str) -> None:
+    """Say why the functions of FILE became the kernels they are, or why they cannot be."""
     from .cli_report import ops_fused
     from .cli_stages import explain as text
     with working() as progress:
-        for fused in _functions(file, progress, builds=False, strict_numerics=strict_numerics):
+        for chosen in request.functions(progress):
             for name in archs(arch):
-                stages = _plan(fused, name, rows, sizes(defines), "kernel", progress)
+                stages = chosen.plan(name, "kernel", progress)
                 click.echo(text(stages, ops_fused(stages.need("captured"))), nl=False)
 
 
@@ -230,20 +271,18 @@ def explain(file: str, arch: str, defines: tuple[str, ...], rows: int, strict_nu
               help="Interpret the graph, interpret the kernel, or run it.")
 @click.option("--arch", metavar="ARCH", help="The architecture of the kernel that is interpreted.")
 @click.option("--cases", is_flag=True, help="Also other numbers of rows, unaligned rows, other pools and slots.")
-def check(file: str, level: str, arch: str | None, cases: bool, defines: tuple[str, ...], rows: int, strict_numerics: bool,
-          traceback: bool) -> int:
+def check(request: Request, level: str, arch: str | None, cases: bool) -> int:
     """Compare the functions of FILE with what they compute in exact arithmetic, on their example inputs."""
     from .checker import check as compare
     from .checker import check_file_cases
-    given, name = sizes(defines), archs(arch)[0] if arch else None
-    reports = []
+    name = archs(arch)[0] if arch else None
+    failed = False
     with working() as progress:
-        for fused in _functions(file, progress, builds=level == "gpu", strict_numerics=strict_numerics):
-            progress(f"{fused.name}: checking at level {level}")
-            if cases:
-                reports += check_file_cases(fused, level, arch=name, sizes=given)
-            else:
-                reports.append(compare(fused, fused.inputs(rows, **given), level=level, arch=name))
-    for report in reports:
-        click.echo(str(report))
-    return 0 if all(r.ok for r in reports) else 1
+        for chosen in request.functions(progress, builds=level == "gpu"):
+            progress(f"{chosen.name}: checking at level {level}")
+            reports = (check_file_cases(chosen.fused, level, arch=name, sizes=chosen.sizes) if cases else
+                       [compare(chosen.fused, chosen.inputs(), level=level, arch=name)])
+            for report in reports:
+                click.echo(str(report))
+                failed = failed or not report.ok
+    return 1 if failed else 0

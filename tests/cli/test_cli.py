@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from fusec import cli
 
@@ -96,7 +97,7 @@ def test_shipped_recipes_are_found_from_anywhere(run, tmp_path, monkeypatch):
     (DOUBLE, ["--arch", "hopper"], "unknown architecture 'hopper'; known: sm_90a"),
     (DOUBLE, ["--arch", "sm_75"], "unknown architecture 'sm_75'"),
     (DOUBLE, ["--arch", ","], "expected one or more of sm_90a"),
-    (DOUBLE, ["-D", "D=3"], "the example's sizes are C"),
+    (DOUBLE, ["-D", "D=3"], "-D D: the example's sizes are double_it: C"),
     (DOUBLE, ["-D", "C"], "-D C: expected name=value"),
     (DOUBLE, ["--rows", "1"], "--rows"),
     (DOUBLE, ["--nonsense"], "No such option"),
@@ -111,6 +112,19 @@ def test_shipped_recipes_are_found_from_anywhere(run, tmp_path, monkeypatch):
 def test_a_users_error_is_exit_code_2_without_a_traceback(run, step, body, arguments, message):
     code, out, err = run("compile", step(body), *arguments)
     assert code == 2 and message in err and "Traceback" not in err + out, err
+
+
+def test_a_size_goes_to_the_functions_that_know_it(run, step):
+    other = "\n\n@fusec.fuse(example=lambda rows, device, K=8: dict(x=torch.randn(rows, K)))\ndef other(x):\n    return x + 1.0\n"
+    code, out, err = run("inspect", step(DOUBLE + other), "--stage", "graph", "-D", "C=40", "-D", "K=24")
+    assert code == 0 and "f32[rows, 40]" in out and "f32[rows, 24]" in out, err
+
+
+def test_check_compares_and_fails_with_1(run, step):
+    code, out, err = run("check", step(DOUBLE), "--level", "kernel")
+    assert code == 0 and out.startswith("double_it: ok at level kernel"), err
+    code, _, err = run("check", step(DOUBLE), "--level", "gpu") if not torch.cuda.is_available() else (2, "", "CUDA device")
+    assert code == 2 and "CUDA device" in err
 
 
 def test_a_refused_function_does_not_keep_the_others_from_compiling(run, step):
