@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +24,7 @@ from ..ir.kernel import KernelSpec, Parameter
 from ..ir.sizes import factors
 from ..target import parse
 from .resources import resources, used_stack
+from .result import BuildResult
 from .spell import TYPES
 from .toolchain import INSTALL, check_toolchain
 
@@ -35,17 +36,6 @@ except ImportError as error:
     MISSING: str = str(error)
 else:
     MISSING = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BuildResult:
-    """object: the exported file's bytes. ptx: its text. resources: the fields of Resources. seconds: spent in this build."""
-
-    object: bytes
-    ptx: str
-    cubin: bytes
-    resources: dict[str, Any]
-    seconds: float
 
 
 def build(source: str, spec: KernelSpec, arch: str, name: str, disassemble: bool = False) -> BuildResult:

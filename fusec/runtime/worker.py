@@ -6,6 +6,7 @@ are cores; a build that dies is an error of that build alone. The worker has no 
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -112,6 +113,10 @@ class _Child:
 
 def serve() -> None:
     """The worker's side: answers lists of jobs on standard input until it is closed. What builds print goes to standard error."""
+    # Collecting garbage takes a fifth of the start and writes into the pages that forks share; each build is a short-lived fork.
+    gc.disable()
+    # tvm-ffi imports torch wherever it can, which takes longer than the compiler itself; no build needs it.
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
