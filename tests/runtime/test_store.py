@@ -1,5 +1,8 @@
 """Entries are whole or absent."""
 import os
+import subprocess
+import sys
+import threading
 
 import pytest
 
@@ -55,6 +58,26 @@ def test_a_store_that_cannot_be_written_falls_back_and_says_so(tmp_path, monkeyp
 def test_the_override_wins(tmp_path, monkeypatch):
     monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "mine"))
     assert module.store().root == tmp_path / "mine"
+
+
+def test_a_lock_that_is_never_released_is_given_up_on_with_its_holder_named(full, monkeypatch, caplog):
+    monkeypatch.setattr(module, "LOCK_SECONDS", 0.2)
+    with full.lock(KEY):
+        done = []
+        thread = threading.Thread(target=lambda: [done.append(1) for _ in [full.lock(KEY).__enter__()]])
+        thread.start()
+        thread.join(10)
+    assert done and f"by process {os.getpid()}; compiling without it" in caplog.text
+
+
+def test_processes_that_publish_at_once_leave_one_whole_entry(tmp_path):
+    code = ("import sys, pathlib; from fusec.runtime.store import Store\n"
+            f"for n in range(20): Store(pathlib.Path({str(tmp_path)!r})).publish('ab%030d' % n, {{'kernel.o': bytes(1000)}}, {{}})")
+    running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
+    assert [p.wait(120) for p in running] == [0] * 4
+    entries = sorted(p.name for p in (tmp_path / "ab").iterdir())
+    assert entries == [f"ab{n:030d}" for n in range(20)]
+    assert all(Store(tmp_path).find(e) is not None for e in entries)
 
 
 def test_a_lock_is_held_and_released(full):
