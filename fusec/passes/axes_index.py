@@ -1,4 +1,4 @@
-"""Index values as coordinates: sums of positions and values along one dim, also where an index picks from several dims viewed as one."""
+"""Index values as coordinates: sums of positions and values, also where an index picks from several dims viewed as one."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -59,7 +59,7 @@ def index_digits(emitter: "Emitter", picked: Picked, loc: Loc) -> g.DimIndex:
     return (g.Digit(_divided(emitter, _ref(emitter, whole, loc), extents, position, loc)),)
 
 
-# ---- sums ---------------------------------------------------------------------------------------------------------------------------
+# ---- sums ----------------------------------------------------------------------------------------------------------------------
 
 def _terms(emitter: "Emitter", term: Term) -> list[Term]:
     """A value that is a sum of products with sizes, taken apart; the term itself where it is not of that form."""
@@ -149,7 +149,7 @@ def _ref(emitter: "Emitter", term: Term, loc: Loc) -> g.Ref:
     return emitter.value_ref(term.value, term.hops[0], term.hops[1:], loc)
 
 
-# ---- quotients and remainders -------------------------------------------------------------------------------------------------------
+# ---- quotients and remainders --------------------------------------------------------------------------------------------------
 
 def _divided(emitter: "Emitter", index: g.Ref, extents: list[Extent], position: int, loc: Loc) -> g.Ref:
     """(index // product of the inner extents) % extent; the topmost digit needs no remainder."""
