@@ -130,6 +130,30 @@ def _holds_slot(x: Any) -> bool:
     return any(isinstance(getattr(x, f.name), (Slot, list, tuple, dict)) for f in dataclasses.fields(x))
 
 
+def flat_shapes(call: Call, dynamic_shapes: Any) -> dict[str, Any]:
+    """dynamic_shapes as torch.export takes it (by parameter, or in their order; containers like the arguments) by flat name."""
+    if isinstance(dynamic_shapes, (tuple, list)):
+        dynamic_shapes = dict(zip(call.tree, dynamic_shapes, strict=False))
+    found: dict[str, Any] = {}
+    for name, marks in dynamic_shapes.items():
+        if name in call.tree:
+            _walk_shapes(call.tree[name], marks, found)
+        else:
+            found[name] = marks
+    return found
+
+
+def _walk_shapes(tree: Any, marks: Any, found: dict[str, Any]) -> None:
+    if isinstance(tree, Slot):
+        found[tree.name] = marks
+    elif isinstance(tree, dict) and isinstance(marks, Mapping):
+        for key in tree:
+            _walk_shapes(tree[key], marks.get(key), found)
+    elif isinstance(tree, (list, tuple)) and isinstance(marks, (list, tuple)):
+        for part, mark in zip(tree, marks, strict=False):
+            _walk_shapes(part, mark, found)
+
+
 def invoke(fn: Callable[..., Any], tree: Mapping[str, Any]) -> Any:
     """fn of bound arguments by name, with *args and positional-only ones where they belong."""
     args, kwargs, rest = [], {}, dict(tree)

@@ -64,7 +64,8 @@ def capture(
         raise CaptureError(
             "the function returns nothing and writes to none of its arguments", loc, "return a tensor, or write in place"
         )
-    free = choose_free(probe, dynamic_shapes, examples, loc)
+    marks = None if dynamic_shapes is None else bind.flat_shapes(call, dynamic_shapes)
+    free = choose_free(probe, marks, examples, loc)
     if not free.extents:
         return probe
     graph = step.graph(_two_or_more(examples, free), free)
@@ -103,7 +104,7 @@ def _name(fn: Any) -> str:
 # ---- which dims are free ------------------------------------------------------------------------------------------------------
 
 
-def choose_free(probe: TensorGraph, dynamic_shapes: Any, examples: Mapping[str, Like], loc: Loc) -> Free:
+def choose_free(probe: TensorGraph, dynamic_shapes: Mapping[str, Any] | None, examples: Mapping[str, Like], loc: Loc) -> Free:
     """The free dims by class: those that are only picked from, and the rows (by the rule, or as marked)."""
     c = rows.classes(probe)
     if dynamic_shapes is None:
@@ -157,11 +158,9 @@ def _symbols(c: rows.Classes, root: int | None, wanted: Sequence[int]) -> dict[i
     return names
 
 
-def _marked(c: rows.Classes, dynamic_shapes: Any, loc: Loc) -> list[int]:
+def _marked(c: rows.Classes, dynamic_shapes: Mapping[str, Any], loc: Loc) -> list[int]:
     """The classes of the dims that dynamic_shapes marks, in the order of the arguments."""
     arguments = [a.name for a in c.graph.arguments]
-    if isinstance(dynamic_shapes, (tuple, list)):
-        dynamic_shapes = dict(zip(arguments, dynamic_shapes))
     unknown = [n for n in dynamic_shapes if n not in arguments]
     if unknown:
         raise CaptureError(

@@ -249,13 +249,24 @@ def choose(c: Classes, loc: Loc) -> int | None:
             by_index.setdefault(root, index)
     if c.paged and not by_index:
         _refuse_single(c, loc)
-    found = list(by_index) or _shared_by_outputs(c, loc)
+    found = _outer(c, list(by_index)) or _shared_by_outputs(c, loc)
     if len(found) > 1:
         shared = [r for r in found if all(r in c.all_of(o) for o in _fresh(c))]
         found = shared if len(shared) == 1 else found
     if len(found) > 1:
         raise CaptureError("several dims could be the rows: " + "; ".join(_members(c, r) for r in found), loc, REMEDY)
     return found[0] if found else None
+
+
+def _outer(c: Classes, roots: list[int]) -> list[int]:
+    """Without those that pick from what another candidate runs along: heads of a row are not rows."""
+    inner = set()
+    for index, node in c.paged:
+        source = node.op.arg if isinstance(node.op, Gather) else node.op.target
+        root = c.outermost(index)
+        if root is not None and any(r != root and r in c.all_of(source) for r in roots):
+            inner.add(root)
+    return [r for r in roots if r not in inner] or roots
 
 
 def _members(c: Classes, root: int) -> str:
@@ -292,7 +303,7 @@ def _arguments_of(c: Classes, value: str) -> set[str]:
 
 def _shared_by_outputs(c: Classes, loc: Loc) -> list[int]:
     """The outermost class of each output among those that all outputs share with some argument."""
-    results = _fresh(c) + [v for _, v in c.graph.mutations]
+    results = [r for r in _fresh(c) + [v for _, v in c.graph.mutations] if c.all_of(r)]
     inputs = {leaf for a in c.graph.arguments for leaf in c.all_of(a.name)}
     if not results:
         return []

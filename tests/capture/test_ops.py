@@ -22,7 +22,16 @@ TWICE_ON_CPU = {
     "aten.special_log_softmax.default": "kept in bf16 between passes",
     **{
         f"aten.{op}": "the constant, or alpha, is rounded"
-        for op in ("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar", "subtract.Tensor", "subtract.Scalar")
+        for op in (
+            "add.Tensor",
+            "add.Scalar",
+            "sub.Tensor",
+            "sub.Scalar",
+            "rsub.Tensor",
+            "rsub.Scalar",
+            "subtract.Tensor",
+            "subtract.Scalar",
+        )
     },
 }
 

@@ -290,6 +290,27 @@ def test_marked_dims():
         capture(step, example, {"x": {7: dim("n")}})
 
 
+def test_marked_dims_in_containers():
+    step = lambda pair, scale, d: (pair[0] * scale + d["k"], pair[1] * 2)  # noqa: E731
+    example = dict(pair=(normal(3, 4), normal(5, 4)), scale=2.0, d={"k": normal(3, 4)})
+    dim = torch.export.Dim("n")
+    for marks in ({"pair": ({0: dim}, None)}, ((None, None), None, {"k": {0: dim}})):
+        graph = capture(step, example, marks)
+        assert {a.name: str(a.shape[0]) for a in graph.arguments} == {"pair_0": "rows", "pair_1": "5", "d_k": "rows"}
+
+
+def test_an_index_within_a_row_is_not_the_rows():
+    def step(x, pool, idx, heads):
+        return pool[idx][:, heads] * x[:, heads]
+
+    graph = capture(step, dict(x=normal(3, 2, 4), pool=normal(5, 2, 4), idx=torch.arange(3), heads=torch.tensor([0, 0, 1, 1])))
+    assert [str(n) for a in graph.arguments for n in a.shape[:1]] == ["rows", "pool_0", "rows", "4"]
+
+
+def test_a_result_of_one_element_does_not_hide_the_rows():
+    assert capture(lambda x: (x * 2, x.amax()), dict(x=normal(3, 4))).rows == "rows"
+
+
 def test_rows_are_a_class_and_not_a_size():
     """Every extent is three, and one weight is [3, 3]."""
 
