@@ -59,7 +59,8 @@ class Random:
         return self.b.graph(*outputs, structure="tuple")
 
     def add(self, name: str | None) -> None:
-        if name is not None and math.prod(n if isinstance(n, int) else 5 for n in self.b.shape(name)) <= 2000 and len(self.b.shape(name)) <= 6:
+        shape = self.b.shape(name) if name is not None else ()
+        if name is not None and len(shape) <= 6 and math.prod(n if isinstance(n, int) else COUNT for n in shape) <= 2000:
             self.values.append(name)
 
     # ---- ops --------------------------------------------------------------------------------------------------------------------
