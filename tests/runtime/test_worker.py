@@ -1,10 +1,12 @@
 """The build process: results as they come, errors as themselves, deaths as errors."""
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
 
+from fusec.codegen.result import BuildResult
 from fusec.errors import BuildError, ResourceError
 from fusec.runtime.worker import Worker
 
@@ -12,6 +14,10 @@ from fusec.runtime.worker import Worker
 def double(x):
     print("noise on standard output")
     return 2 * x, os.getpid()
+
+
+def torch_here():
+    return sys.modules.get("torch") is not None
 
 
 def fail(kind):
@@ -50,3 +56,13 @@ def test_errors_arrive_and_the_worker_goes_on(worker):
     with pytest.raises(BuildError, match="signal 11"):
         list(worker.run([job("fail", "dies")]))
     assert dict(worker.run([job("double", 1)]))[0][0] == 2
+
+
+def test_a_build_has_no_torch(worker):
+    assert dict(worker.run([job("torch_here")]))[0] is False
+
+
+def test_what_a_build_gives_back_is_read_without_the_kernel_compiler():
+    code = "import sys, fusec.runtime.worker, fusec.codegen.result; print([m for m in ('torch', 'cutlass') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert BuildResult.__module__ == "fusec.codegen.result"
