@@ -44,10 +44,10 @@ class Plan:
     def run(self, tensors: list[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Any:
         """Launch on tensors that the plan was made for; `outputs` are the caller's, or () for fresh ones."""
         everything = [*tensors, *outputs]
+        start = [t.data_ptr() for t in everything] if self.apart else []
         for i, j, before, after in self.apart:
-            distance = everything[j].data_ptr() - everything[i].data_ptr()
-            if before < distance < after:
-                self._look_closer(i, j, distance)
+            if before < start[j] - start[i] < after:
+                self._look_closer(i, j, start[j] - start[i])
         if not outputs:
             everything.extend(torch.empty(shape, dtype=dtype, device=self.device) for shape, dtype in self.allocations)
         if self.launches:
