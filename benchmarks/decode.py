@@ -125,10 +125,10 @@ def _store(given: Path | None) -> Iterator[None]:
 
 def _report(data: dict[str, Any], json_file: Path | None, markdown_file: Path | None) -> None:
     render.show(data)
-    if json_file:
-        json_file.write_text(json.dumps(data, indent=1, ensure_ascii=False), encoding="utf-8")
-    if markdown_file:
-        markdown_file.write_text(render.markdown(data), encoding="utf-8")
+    for file, text in ((json_file, json.dumps(data, indent=1, ensure_ascii=False)), (markdown_file, render.markdown(data))):
+        if file:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
 
 
 def measure(found: Sequence[Case], arch: str, failed: dict[Subject, str], peers: Sequence[others.Peer]) -> dict[str, Any]:

@@ -23,16 +23,18 @@ CALLS = (
     ("fusec.api", "Fused.inputs", "example inputs"),
     ("fusec.capture.export", "Step.graph", "capture"),
     ("fusec.capture.export", "choose_free", "capture: which dims are free"),
-    ("fusec.compiler", "graph_stages", "graph passes"),
-    ("fusec.passes.pipeline", "_kernel", "schedule to barriers"),
-    ("fusec.passes.pipeline", "_source", "render"),
+    ("fusec.passes.front", "to_graph", "graph passes"),
+    ("fusec.passes.back", "to_kernel", "schedule to barriers"),
+    ("fusec.codegen.render", "render", "render"),
     ("fusec.runtime.worker", "_receive", "waiting for the build"),
     ("fusec.compiler", "_publish", "store"),
     ("fusec.cli_report", "row", "report"),
     ("fusec.cli_report", "print_table", "report"),
     ("fusec.runtime.worker", "Worker.start", "starting the worker"),
+    ("fusec.cli", "run", "the rest"),
 )
-"""(module, function, phase) of the process that the user starts. Each is wrapped once its module has been imported."""
+"""(module, function, phase) of the process that the user starts. Each is wrapped once its module has been imported: a name that
+another module took before that stays what it was, so these are called through their module or imported where they are used."""
 SERVED = (("fusec.codegen.warm", "warm_up", "warm-up"), ("fusec.codegen.build", "build", "build"))
 """The same of the process that builds: a fork of it runs `build`."""
 
@@ -118,9 +120,9 @@ def main() -> None:
     recorder.watch_imports()
     from fusec.runtime import worker
     worker._MAIN = WORKER
+    import fusec.cli
     recorder.wrap()
-    from fusec.cli import main as run
-    run()
+    fusec.cli.main()
 
 
 def serve() -> None:
