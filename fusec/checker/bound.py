@@ -1,10 +1,10 @@
 """How far a result may honestly be from the model when each written rounding may turn out one ulp away: a graph that tells it.
 
 A running error analysis. Every float has, beside its value, an error: how far it may be away. An input has none. A function of
-uncertain operands is evaluated at the corners of what they may be, sums add their terms' errors, a maximum takes the largest. The
-errors are born at the written roundings alone: there the fp32 tolerance is added to the operand's error, and what counts is how far
-the *rounded* value can get. Where no midpoint lies within reach that is 0, so an error is only granted where a flip can happen; where
-one does, it is an ulp, the most that the contract allows.
+uncertain operands is evaluated at the corners of what they may be, sums add their terms' errors, a maximum takes the largest.
+The errors are born at the written roundings alone: there the fp32 tolerance is added to the operand's error, and what counts is how
+far the *rounded* value can get. Where no midpoint lies within reach that is 0, so an error is only granted where a flip can happen;
+where one does, it is an ulp, the most that the contract allows.
 """
 from __future__ import annotations
 
@@ -133,7 +133,8 @@ def _reduced(build: _Build, node: Node, op: Reduce) -> Ref | None:
 
 
 def _unsure(build: _Build, op: Map) -> dict[int, Ref]:
-    return {i: replace(a, value=build.error[a.value]) for i, a in enumerate(op.args) if isinstance(a, Ref) and a.value in build.error}
+    known = build.error
+    return {i: replace(a, value=known[a.value]) for i, a in enumerate(op.args) if isinstance(a, Ref) and a.value in known}
 
 
 def _select(build: _Build, node: Node, op: Map) -> Ref | None:

@@ -1,4 +1,4 @@
-"""Inputs for a check: any number of rows, rows that start unaligned, permuted and far slots, other pools, pools interleaved in pages.
+"""Inputs for a check: any number of rows, unaligned rows, permuted and far slots, other pools, pools interleaved in pages.
 
 Pure functions from a dict of arguments to a dict of arguments of new storage; values are drawn from those of the example, so that
 their scale stays what the function is made for. Arguments that are not tensors go through unchanged.
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .facts import Facts
-from .storage import random_bytes, raw
+from .storage import random_bytes
 
 Inputs = dict[str, Any]
 SPARE = 3
@@ -145,8 +145,11 @@ def unaligned_rows(facts: Facts, inputs: Mapping[str, Any], offset: int = 3, gap
 
 def spaced_slots(facts: Facts, inputs: Mapping[str, Any], gap: int = 24) -> Inputs:
     """Each pool with `gap` elements of somebody else's between its slots."""
-    return {n: strided(t, facts.pools[n], _span(t, facts.pools[n]) + gap) if n in facts.pools and _outermost(t, facts.pools[n]) else t
-            for n, t in inputs.items()}
+    out = dict(inputs)
+    for name, dim in facts.pools.items():
+        if _outermost(inputs[name], dim):
+            out[name] = strided(inputs[name], dim, _span(inputs[name], dim) + gap)
+    return out
 
 
 def far_slots(facts: Facts, inputs: Mapping[str, Any], beyond: int = 2 ** 31, seed: int = 3) -> Inputs:
@@ -208,8 +211,8 @@ def variants(facts: Facts, example: Mapping[str, Any], rows: tuple[int, ...] = (
              ) -> list[tuple[str, Callable[[], Inputs]]]:
     """(name, maker) of the cases that each function has to pass, as far as they apply to it. Makers are pure and made at will."""
     few = max([r for r in rows if r] or [1])
-    cases: list[tuple[str, Callable[[], Inputs]]] = [(f"{r} row{'s' * (r != 1)}", lambda r=r: with_rows(facts, example, r, seed + r))
-                                                     for r in (rows if facts.rows else ())]
+    cases: list[tuple[str, Callable[[], Inputs]]] = [
+        (f"{r} row{'s' * (r != 1)}", lambda r=r: with_rows(facts, example, r, seed + r)) for r in (rows if facts.rows else ())]
     if facts.rows:
         cases.append(("unaligned rows", lambda: unaligned_rows(facts, with_rows(facts, example, few, seed))))
     if facts.indices:
@@ -220,8 +223,3 @@ def variants(facts: Facts, example: Mapping[str, Any], rows: tuple[int, ...] = (
         if len(facts.paged) > 1:
             cases.append(("pools interleaved in pages", lambda: interleaved_pools(facts, base())))
     return cases if cases else [("the example", lambda: dict(example))]
-
-
-def alike(t: Tensor) -> Tensor:
-    """All bytes of a tensor's storage."""
-    return raw(t)

@@ -31,7 +31,8 @@ class Subject:
     row: int | None = None
     place: Place | None = None
 
-    def difference(self, at: tuple[int, ...], kernel: Tensor, model: Tensor, excess: float, rule: str, ulps: int | None) -> Difference:
+    def difference(self, at: tuple[int, ...], kernel: Tensor, model: Tensor, excess: float, rule: str,
+                   ulps: int | None) -> Difference:
         value, loc, row = self.place(at) if self.place else (self.name, self.loc, at[self.row] if self.row is not None else None)
         return Difference(value, loc, row, tuple(zip(self.dims, at, strict=True)), _number(kernel), _number(model), excess, rule,
                           self.where, ulps)
@@ -74,7 +75,8 @@ def _mismatch(subject: Subject, rule: str, kernel: Tensor, model: Tensor) -> Com
         return None
     text = f"kernel {kernel.dtype} {tuple(kernel.shape)}, model {model.dtype} {tuple(model.shape)}"
     found = Difference(subject.name, subject.loc, None, (), float("nan"), float("nan"), float("inf"), text, subject.where)
-    return Compared(subject.name, subject.loc, subject.where, f"{rule}: {text}", kernel.numel(), kernel.numel(), found, found, False)
+    count = kernel.numel()
+    return Compared(subject.name, subject.loc, subject.where, f"{rule}: {text}", count, count, found, found, False)
 
 
 def exactly(subject: Subject, kernel: Tensor, model: Tensor, among: Tensor | None = None) -> Compared:
@@ -127,7 +129,8 @@ def _gap(kernel: Tensor, model: Tensor) -> Tensor:
     k, m = _wide(kernel), _wide(model)
     gap = torch.where(k == m, 0.0, (k - m).abs())
     nan_k, nan_m = _nan(kernel), _nan(model)
-    return gap.masked_fill(nan_k & nan_m, 0.0).masked_fill(nan_k ^ nan_m, float("inf")).nan_to_num(nan=float("inf"), posinf=float("inf"))
+    gap = gap.masked_fill(nan_k & nan_m, 0.0).masked_fill(nan_k ^ nan_m, float("inf"))
+    return gap.nan_to_num(nan=float("inf"), posinf=float("inf"))
 
 
 def _allowed(model: Tensor, more: Tensor | float = 0.0) -> Tensor:
@@ -141,7 +144,8 @@ def within_tolerance(subject: Subject, kernel: Tensor, model: Tensor) -> Compare
     return wrong or _verdict(subject, rule, kernel, model, _gap(kernel, model) / _allowed(model))
 
 
-def as_production(subject: Subject, kernel: Tensor, model: Tensor, reach: Callable[[], Tensor], known: Tensor | None = None) -> Compared:
+def as_production(subject: Subject, kernel: Tensor, model: Tensor, reach: Callable[[], Tensor],
+                  known: Tensor | None = None) -> Compared:
     """Values without probes: 99.9 % within the fp32 tolerance, all within what flips of the written roundings can make.
 
     reach: computed only if something is outside of the tolerance: [shape] fp64, how far each element may honestly be away beyond

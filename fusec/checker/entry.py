@@ -97,7 +97,8 @@ def _no_rows(graph: Graph, tensors: Mapping[str, Tensor]) -> bool:
     return graph.rows is not None and known.get(graph.rows) == 0
 
 
-def _zero_rows(goal: Target, graph: Graph, tensors: dict[str, Tensor], constants: Mapping[str, Any], level: str, case: str) -> Report:
+def _zero_rows(goal: Target, graph: Graph, tensors: dict[str, Tensor], constants: Mapping[str, Any], level: str,
+               case: str) -> Report:
     """Without rows nothing runs: outputs have the shapes and dtypes that eager gives them, and nothing changes."""
     question = Question(goal.name, graph, eager(goal, graph, constants), None, None)
     scene = Scene(question, tensors)
@@ -114,7 +115,8 @@ def _zero_rows(goal: Target, graph: Graph, tensors: dict[str, Tensor], constants
             ok = what == wanted
             wrong = None if ok else Difference(output.name, Loc(), None, (), float("nan"), float("nan"), float("inf"),
                                                f"shape and dtype {what}, eager {wanted}", where)
-            compared.append(Compared(output.name, Loc(), where, "shape and dtype as in eager mode", 1, int(not ok), wrong, wrong, ok))
+            rule = "shape and dtype as in eager mode"
+            compared.append(Compared(output.name, Loc(), where, rule, 1, int(not ok), wrong, wrong, ok))
     findings: list[Compared] = []
     for where, after in (("the function in eager mode", found), *((("production build", made),) if made else ())):
         findings += scene.untouched(where, {**scene.base, **after})
@@ -145,8 +147,8 @@ def check_batch_mates(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], e
 
 def compiled(subject: Any, example_inputs: Mapping[str, Any] | Sequence[Any], level: str = "graph", *,
              arch: str | None = None) -> Callable[..., list[Tensor]]:
-    """What a function becomes at a level, callable by parameter names: changes its tensors in place, as the function does, and gives
-    the tensors that the function returns, in a list. At level "gpu" the tensors lie on the device."""
+    """What a function becomes at a level, callable by parameter names: changes its tensors in place, as the function does, and
+    gives the tensors that the function returns, in a list. At level "gpu" the tensors lie on the device."""
     check_level(level)
     from ..api import bind_example
     goal = target(subject, example_inputs, example_inputs, arch)
@@ -167,8 +169,8 @@ def compiled(subject: Any, example_inputs: Mapping[str, Any] | Sequence[Any], le
 
 def check_file_cases(fn: Any, level: str = "graph", rows: tuple[int, ...] = (0, 1, 2, 5), *, arch: str | None = None,
                      sizes: Mapping[str, Any] | None = None) -> list[Report]:
-    """A report per case that a decorated function with example inputs has to pass: several numbers of rows, unaligned rows, and where
-    it is paged other pools, permuted and spaced slots, pools interleaved in pages. sizes: passed to the example."""
+    """A report per case that a decorated function with example inputs has to pass: several numbers of rows, unaligned rows, and
+    where it is paged other pools, permuted and spaced slots, pools interleaved in pages. sizes: passed to the example."""
     from .cases import variants
     from .facts import facts
     check_level(level)

@@ -33,7 +33,8 @@ class Facts:
 
 def facts(graph: Graph) -> Facts:
     """The facts of a graph over named axes."""
-    rows = tuple((a.name, d) for a in graph.arguments for d, e in enumerate(a.shape) if not isinstance(e, int) and str(e) == graph.rows)
+    rows = tuple((a.name, d) for a in graph.arguments for d, e in enumerate(a.shape)
+                 if not isinstance(e, int) and str(e) == graph.rows)
     picks: dict[str, dict[tuple[str, int], None]] = {}
     pools: dict[str, int] = {}
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Running a graph at a level: interpreted, as a kernel interpreted, or as a kernel on the device. All in place in the tensors given."""
+"""The levels of a check, and running a graph interpreted: in place in the tensors given, into poisoned outputs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -20,8 +20,8 @@ MASK, SEEN = "mask_", "seen_"
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """masks: per stored tensor UNTOUCHED, COMPUTED or MOVED, u8 of its shape. bytes: per storage of a mutated argument two bools per
-    byte: read or written, and written."""
+    """masks: per stored tensor UNTOUCHED, COMPUTED or MOVED, u8 of its shape. bytes: per storage of a mutated argument two bools
+    per byte: read or written, and written."""
 
     masks: dict[str, Tensor]
     bytes: dict[int, tuple[Tensor, Tensor]]
@@ -74,7 +74,8 @@ def ownership(graph: Graph, reads: tuple[str, ...] = ()) -> tuple[Graph, tuple[s
 
 def _mask(graph: Graph, node: Node, table: dict[str, Node]) -> Node:
     name = MASK + node.name
-    if isinstance(node.op, Load) or (isinstance(node.op, Map) and node.op.fn == "identity" and not isinstance(node.op.args[0], Ref)):
+    constants = isinstance(node.op, Map) and node.op.fn == "identity" and not isinstance(node.op.args[0], Ref)
+    if isinstance(node.op, Load) or constants:
         return constant(name, MOVED, node, "u8")
     if moves(graph, node):
         ref = node.op.args[0]  # type: ignore[union-attr]

@@ -20,7 +20,7 @@ Run = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
 def compare_mates(name: str, graph: Graph, run: Run, tensors: Mapping[str, Tensor], level: str) -> Report:
-    """Rows of a batch alone, in reverse and in part, bit for bit against the same rows in the whole batch. `run` as in method.py."""
+    """Rows of a batch alone, in reverse and in part, bit for bit against the same rows in the whole; `run` as in method.py."""
     known = facts(graph)
     rows = _rows(known, tensors)
     whole = _after(run, tensors)

@@ -1,13 +1,14 @@
 """The method of a check: a model in fp64 that keeps every written rounding, a check build with probes, the production build.
 
 1. *The function itself* in eager mode against the model (an error of capture shows here).
-2. *The check build*: the graph that also stores its value at each written rounding. Each of these must be within 1 ulp of the model, and
-   the model goes on from the kernel's value; so every later value is compared as if nothing had been rounded differently before, and
-   fp32 values must agree everywhere. One wrong rounding, one wrong axis is seen at the value where it happens.
+2. *The check build*: the graph that also stores its value at each written rounding. Each must be within 1 ulp of the model,
+   and the model goes on from the kernel's value; so every later value is compared as if nothing had been rounded differently
+   before, and fp32 values must agree everywhere. One wrong rounding, one wrong axis is seen at the value where it happens.
 3. *The production build*, without probes: elements whose bits are those of the check build are right as it is; of the others 99.9 %
    agree with the model and all are within what flips of the written roundings can make (bound.py).
 
-Moved values and integers are compared bit for bit, and so is every byte of the mutated arguments' storages that the call does not own.
+Moved values and integers are compared bit for bit, and so is every byte of the mutated arguments' storages that the call does not
+own.
 If the check build is wrong, a second one with a probe at every value names the first that is.
 """
 from __future__ import annotations
@@ -202,7 +203,8 @@ class Scene:
         findings.compared.append(within_tolerance(subject, kernel, right) if node.dtype == "f32" else
                                  rounded_within_one_ulp(subject, kernel, right, TORCH_DTYPE[node.dtype]))
 
-    def _stored(self, tensor: str, where: str, after: Mapping[str, Tensor], expected: Mapping[str, Tensor], findings: Findings) -> None:
+    def _stored(self, tensor: str, where: str, after: Mapping[str, Tensor], expected: Mapping[str, Tensor],
+                findings: Findings) -> None:
         subject, kernel, right = self.subject(tensor, where), after[tensor], expected[tensor]
         dtype = self.graph.tensors[tensor].dtype
         if dtype not in FLOATS:
@@ -230,8 +232,8 @@ class Scene:
             before, now = raw(self.base[names[0]]), raw(after[names[0]])
             at = changed(before, now, owned)
             found = None if at is None else self._byte(names[0], at, before, now, where)
-            compared.append(Compared(f"storage of {', '.join(names)}", Loc(), where, "untouched bytes bit-identical", before.numel(),
-                                     int(at is not None), found, found, at is None))
+            name, rule = f"storage of {', '.join(names)}", "untouched bytes bit-identical"
+            compared.append(Compared(name, Loc(), where, rule, before.numel(), int(at is not None), found, found, at is None))
         return compared
 
     def _byte(self, tensor: str, at: int, before: Tensor, now: Tensor, where: str) -> Difference:

@@ -16,8 +16,11 @@ WIDER = {"bf16": {"f32"}, "f16": {"f32"}, "f8e4m3": {"f16", "bf16", "f32"}, "f8e
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A fresh fp32 output `tensor`, dense over `axes`, that holds what a register holds for node `value`: were a rounding to a narrower
-    type dropped, a store in that type would hide it. The first `copies` axes are not the value's: every row stores it once."""
+    """A fresh fp32 output `tensor`, dense over `axes`, that holds what a register holds for node `value`.
+
+    Were a rounding to a narrower type dropped, a store in that type would hide it. The first `copies` axes are not the value's:
+    every row stores it once.
+    """
 
     value: str
     tensor: str

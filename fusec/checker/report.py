@@ -10,9 +10,9 @@ from ..errors import Loc
 class Difference:
     """One element that is not what the model has.
 
-    value: name of the value or tensor. coordinates: (axis or dim, position). row: the coordinate along the rows' axis, None without one.
-    kernel, model: the two numbers. ulps: their distance in the value's own type, None for fp32 values, whose measure is `excess`:
-    |kernel − model| over what the rule allows (more than 1 fails). where: which build or run it was seen in.
+    value: name of the value or tensor. coordinates: (axis or dim, position). row: the coordinate along the rows' axis, None without
+    one. kernel, model: the two numbers. ulps: their distance in the value's own type, None for fp32 values, whose measure is
+    `excess`: |kernel − model| over what the rule allows (more than 1 fails). where: which build or run it was seen in.
     """
 
     value: str
@@ -35,7 +35,8 @@ class Difference:
         at = ", ".join(f"{name}={i}" for name, i in self.coordinates)
         row = "" if self.row is None or any(n == "row" for n, _ in self.coordinates) else f" (row {self.row})"
         ulps = "" if self.ulps is None else f", {self.ulps} ulp apart"
-        head = f"{self.value}[{at}]{row} at {self.line}: kernel {self.kernel!r}, model {self.model!r}{ulps}; {self.rule} ({self.where})"
+        numbers = f"kernel {self.kernel!r}, model {self.model!r}{ulps}"
+        head = f"{self.value}[{at}]{row} at {self.line}: {numbers}; {self.rule} ({self.where})"
         return "\n".join(x for x in (head, self.loc.caret()) if x)
 
 
@@ -58,8 +59,8 @@ class Compared:
 class Report:
     """The result of a check. True in a condition exactly if it is `ok`.
 
-    level: "graph", "kernel" or "gpu". compared: everything that was compared, in the order of the function. notes: what could not be
-    looked at, or only in a weaker way.
+    level: "graph", "kernel" or "gpu". compared: everything that was compared, in the order of the function. notes: what could not
+    be looked at, or only in a weaker way.
     """
 
     name: str

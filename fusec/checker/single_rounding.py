@@ -1,7 +1,7 @@
 """Eager mode as a GPU has it: each elementwise op on narrow floats is computed in fp32 and rounded once.
 
-On the CPU some of PyTorch's kernels round more often than that, depending on where in a vector an element lies (rsqrt of bf16 rounds
-the square root as well), round a mean's sum before they divide it, or narrow a Python number before they add it.
+On the CPU some of PyTorch's kernels round more often than that, depending on where in a vector an element lies (rsqrt of bf16
+rounds the square root as well), round a mean's sum before they divide it, or narrow a Python number before they add it.
 """
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class SingleRounding(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[1]
         plain = name[:-1] if name.endswith("_") and not name.startswith("_") else name
-        wanted = torch.Tag.pointwise in func.tags or plain in BESIDES
+        tensor = [str(r.type) for r in func._schema.returns] == ["Tensor"]
+        wanted = tensor and (torch.Tag.pointwise in func.tags or plain in BESIDES)
         if not wanted or plain in AS_IT_IS or not _narrow(args) or "out" in kwargs:
             return func(*args, **kwargs)
         if plain != name:

@@ -108,7 +108,7 @@ def folded(graph: Graph) -> Graph:
     return graph
 
 
-# ---- running ------------------------------------------------------------------------------------------------------------------------
+# ---- running -------------------------------------------------------------------------------------------------------------------
 
 
 def eager(target: Target, graph: Graph, constants: Mapping[str, Any]) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:

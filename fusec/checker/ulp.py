@@ -4,7 +4,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-MANTISSA = {torch.float64: 52, torch.float32: 23, torch.bfloat16: 7, torch.float16: 10, torch.float8_e4m3fn: 3, torch.float8_e5m2: 2}
+MANTISSA = {torch.float64: 52, torch.float32: 23, torch.bfloat16: 7, torch.float16: 10, torch.float8_e4m3fn: 3,
+            torch.float8_e5m2: 2}
 SMALLEST_EXPONENT = {torch.float64: -1022, torch.float32: -126, torch.bfloat16: -126, torch.float16: -14, torch.float8_e4m3fn: -6,
                      torch.float8_e5m2: -14}
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

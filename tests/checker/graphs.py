@@ -1,6 +1,7 @@
 """A step written by hand as a Graph: what the checker's own tests plant errors into.
 
-y = bf16(x · w); the window moves on by x; h = 0.9 · pool[idx] + y, stored at idx; o = bf16(h / rms(h)), scale = sum(y), n = idx + 1.
+y = bf16(x · w); the window moves on by x; h = 0.9 · pool[idx] + y, stored at idx; o = bf16(h / rms(h)), scale = sum(y),
+n = idx + 1.
 """
 from __future__ import annotations
 

@@ -52,7 +52,8 @@ def test_slots_lie_apart_and_far():
 
 
 def test_pools_share_a_page():
-    known = FACTS.__class__(FACTS.arguments, (("x", 0),), {"pool": 0, "window": 0}, {"idx": (("pool", 0), ("window", 0))}, FACTS.mutated)
+    picks = {"idx": (("pool", 0), ("window", 0))}
+    known = FACTS.__class__(FACTS.arguments, (("x", 0),), {"pool": 0, "window": 0}, picks, FACTS.mutated)
     given = inputs()
     made = cases.interleaved_pools(known, given)
     assert key(made["pool"]) == key(made["window"])

@@ -53,7 +53,8 @@ FAULTS = {
     "a coordinate off by one": (
         lambda g: with_op(g, "o", args=(Ref("h", (("d", Index(None, 3)),)), Ref("inv"))), "o", "step+9"),
     "a reduction that misses elements": (
-        lambda g: with_op(g, "total", args=(Ref("y", (("d", Index("dshort")),)),), axes=(Axis("dshort", D - 1),)), "total", "step+10"),
+        lambda g: with_op(g, "total", args=(Ref("y", (("d", Index("short")),)),), axes=(Axis("short", D - 1),)),
+        "total", "step+10"),
     "a window that moves by two": (
         lambda g: with_op(g, "full", parts=((0, 1, Ref("old", (("t", Index("t", 2)),))), (1, 2, Ref("x_v")))), "window", "step+4"),
     "a window that does not move": (

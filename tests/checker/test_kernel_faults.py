@@ -13,7 +13,8 @@ from fusec.checker.target import folded, spec_for, target, written_graph
 from fusec.errors import FusionError, InternalError
 from fusec.ir.interpret_kernel import run_kernel
 from fusec.ir.kernel import (
-    Apply, Assign, Barrier, Compute, Copy, Declare, Global, Guard, KernelSpec, LaneReduce, Linear, Repeat, Round, Shared, Value, walk)
+    Apply, Assign, Barrier, Compute, Copy, Declare, Global, Guard, KernelSpec, LaneReduce, Linear, Repeat, Round, Shared, Value,
+    walk)
 from fusec.ir.print_kernel import format_kernel
 from fusec.recipes.gla_decode import gla_decode
 from fusec.recipes.rmsnorm import add_rmsnorm_quant

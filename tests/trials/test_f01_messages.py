@@ -156,7 +156,8 @@ def test_the_command_line_exits_with_2_and_without_a_traceback(tmp_path):
     path = tmp_path / "step.py"
     path.write_text("import torch\nimport fusec\n\n\ndef example(rows, device):\n    return dict(x=torch.randn(rows, 8))\n\n\n"
                     "@fusec.fuse(example=example)\ndef step(x):\n    return torch.sort(x, dim=-1).values\n")
-    found = subprocess.run([sys.executable, "-m", "fusec", "compile", str(path), "--arch", "sm_90a"], capture_output=True, text=True)
+    command = [sys.executable, "-m", "fusec", "compile", str(path), "--arch", "sm_90a"]
+    found = subprocess.run(command, capture_output=True, text=True)
     said = found.stdout + found.stderr
     assert found.returncode == 2, said
     assert "step.py:11" in said and "torch.sort" in said and "Traceback" not in said

@@ -1,4 +1,4 @@
-"""F06: infinities, NaN, minus zero, denormals and huge numbers as constants keep every bit, and the code that holds them compiles."""
+"""F06: infinities, NaN, minus zero, denormals and huge numbers as constants keep every bit, and their code compiles."""
 import math
 
 import pytest

@@ -19,25 +19,40 @@ def twin(fn, far, near, pools, index, level, slots):
             assert torch.equal(near[name][near[index][row]], far[name][slot]), f"{name}: slot {slot}"
 
 
-@pytest.mark.parametrize("H, stride_slots", [(1, 3)])
-def test_slots_whose_offset_leaves_31_and_32_bits(H, stride_slots, level, device):
-    """Offsets just below and above 2^31 and 2^32 elements: slots far apart in a storage of which only they are touched."""
-    near = delta_inputs(4, 4, H, state=torch.bfloat16, device=device)
-    near["slots"] = torch.tensor([2, 0, 3, 1], device=device)
+@pytest.mark.parametrize("edge", [2 ** 31, pytest.param(2 ** 32, marks=pytest.mark.gpu)])
+def test_a_slot_that_lies_across_an_edge_of_32_bits(edge, level, device):
+    """The last slot begins below 2^31 or 2^32 elements and ends beyond; of the storage between only its margins are touched."""
+    near = delta_inputs(2, 2, 1, state=torch.bfloat16, device=device)
+    near["slots"] = torch.tensor([1, 0], device=device)
     size = near["pool"][0].numel()
-    slots = 8
-    stride = 2 ** 32 // (slots - 2) // 256 * 256 + 256  # 3 strides lie beyond 2^31, 6 beyond 2^32.
-    storage = torch.empty((slots - 1) * stride + size, dtype=torch.bfloat16, device=device)
+    slots, margin = 3, 64
+    stride = (edge - size // 2) // (slots - 1) // 8 * 8
+    storage = torch.empty((slots - 1) * stride + size + margin, dtype=torch.bfloat16, device=device)
     pool = storage.as_strided((slots, *near["pool"].shape[1:]), (stride, *near["pool"].stride()[1:]))
-    used = [3, 6, 7, 2]
-    pool[:] = 9.5
+    assert 2 * stride < edge < 2 * stride + size
+    used = [2, 0]
+    pool[1] = 9.5
     pool[used] = near["pool"][near["slots"]]
-    before, after = storage[6 * stride - 64:6 * stride], storage[6 * stride + size:6 * stride + size + 64]
-    before.fill_(5.0), after.fill_(6.0)
+    before, after = storage[2 * stride - margin:2 * stride], storage[2 * stride + size:]
+    before.fill_(5.0)
+    after.fill_(6.0)
     far = dict(near, pool=pool, slots=torch.tensor(used, device=device))
     twin(delta_rule, far, near, ["pool"], "slots", level, used)
-    assert (before == 5.0).all() and (after == 6.0).all()
-    assert (pool[[0, 1, 4, 5]] == 9.5).all()
+    assert (before == 5.0).all() and (after == 6.0).all() and (pool[1] == 9.5).all()
+
+
+@pytest.mark.gpu
+def test_slots_far_beyond_32_bits():
+    near = delta_inputs(4, 4, 2, state=torch.bfloat16, device="cuda")
+    near["slots"] = torch.tensor([2, 0, 3, 1], device="cuda")
+    stride, used = 2 ** 32 // 6 // 256 * 256 + 256, [3, 6, 7, 2]  # 3 strides lie beyond 2^31, 6 beyond 2^32.
+    storage = torch.zeros(7 * stride + near["pool"][0].numel(), dtype=torch.bfloat16, device="cuda")
+    pool = storage.as_strided((8, *near["pool"].shape[1:]), (stride, *near["pool"].stride()[1:]))
+    pool[used] = near["pool"][near["slots"]]
+    before = int((storage != 0).sum())
+    far = dict(near, pool=pool, slots=torch.tensor(used, device="cuda"))
+    twin(delta_rule, far, near, ["pool"], "slots", "gpu", used)
+    assert abs(int((storage != 0).sum()) - before) < 16, "something else was written"
 
 
 @pytest.mark.gpu

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fusec.checker import compiled
-from fusec.checker.storage import clone, raw
+from fusec.checker.storage import clone, owned_bytes, raw
 
 from .steps import delta_inputs, delta_rule, right
 
@@ -52,12 +52,8 @@ def test_three_steps_change_the_callers_bytes_and_nothing_else(view, dtype, leve
     assert torch.allclose(mine["pool"].float(), eager["pool"].float(), rtol=2e-2, atol=2e-3)
     changed = raw(mine["pool"]) != before
     assert bool(changed.any())
-    owned = torch.zeros_like(changed)
     live = torch.zeros(slots, dtype=torch.bool)
     live[given["slots"]] = True
-    size = pool.element_size()
-    for byte in range(size):
-        where = owned.as_strided(pool.shape, [s * size for s in pool.stride()], pool.storage_offset() * size + byte)
-        where[live.to(device)] = True
+    owned = owned_bytes([(mine["pool"], live.to(device).view(-1, 1, 1, 1).expand(pool.shape))], raw(mine["pool"]))
     assert not bool((changed & ~owned).any()), "bytes that no live row owns have changed"
     assert bool((changed & owned).any())

@@ -1,0 +1,63 @@
+"""Eager mode with one rounding per op: each narrow op against fp32 rounded once, whatever vectors the CPU happens to use."""
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fusec.checker.single_rounding import SingleRounding
+
+OPS = {
+    "rsqrt": lambda x, y: torch.rsqrt(x),
+    "add a number": lambda x, y: x + 0.1,
+    "subtract from a number": lambda x, y: 0.1 - x,
+    "multiply a number": lambda x, y: x * 0.1, "divide": lambda x, y: x / y,
+    "alpha": lambda x, y: torch.add(x, y, alpha=0.3),
+    "sigmoid": lambda x, y: torch.sigmoid(x), "silu": lambda x, y: F.silu(x), "softplus": lambda x, y: F.softplus(x),
+    "power": lambda x, y: x ** 3,
+    "exp": lambda x, y: torch.exp(x), "lerp": lambda x, y: torch.lerp(x, y, 0.3), "mean": lambda x, y: x.mean(-1),
+    "tanh": lambda x, y: torch.tanh(x),
+}
+
+
+def rounded_once(fn, x, y):
+    """fn on fp32 operands, every op's result rounded to x's type; only for functions of one narrow op after exact ones."""
+    return fn(x.float(), y.float()).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", OPS)
+def test_an_op_rounds_once(name, dtype):
+    torch.manual_seed(1)
+    x, y = torch.randn(7, 11).to(dtype), torch.randint(1, 9, (7, 11)).to(dtype)
+    if name == "rsqrt":
+        x = (torch.randint(1, 200, (7, 11)) * 0.5).to(dtype)
+    with SingleRounding():
+        found = OPS[name](x, y)
+    assert found.dtype == dtype and torch.equal(found, rounded_once(OPS[name], x, y))
+
+
+def test_a_chain_rounds_at_every_op():
+    x = torch.randn(5, 9).to(torch.bfloat16)
+    with SingleRounding():
+        found = (x * 0.3 + 0.1) * 0.7
+    wanted = ((x.float() * 0.3).bfloat16().float() + 0.1).bfloat16().float() * 0.7
+    assert torch.equal(found, wanted.bfloat16())
+
+
+def test_in_place_ops_write_in_place():
+    x = torch.randn(5, 9).to(torch.bfloat16)
+    before, address = x.clone(), x.data_ptr()
+    with SingleRounding():
+        x.add_(0.1)
+        x[:, 2:4].mul_(0.3)
+    wanted = (before.float() + 0.1).bfloat16()
+    wanted[:, 2:4] = (wanted[:, 2:4].float() * 0.3).bfloat16()
+    assert x.data_ptr() == address and torch.equal(x, wanted)
+
+
+def test_promotion_stays_what_it_is():
+    x = torch.randn(3, 5).to(torch.bfloat16)
+    with SingleRounding():
+        assert (x * torch.randn(5)).dtype == torch.float32 and (x + torch.ones(5, dtype=torch.int32)).dtype == torch.bfloat16
+        assert (x > 0.1).dtype == torch.bool and torch.where(x > 0, x, 0.1).dtype == torch.bfloat16
+        assert torch.equal(x * torch.tensor(0.1), (x.float() * torch.tensor(0.1).bfloat16().float()).bfloat16())
+        assert torch.equal(x.masked_fill(x > 0, 2.0), torch.where(x > 0, torch.tensor(2.0).bfloat16(), x))
