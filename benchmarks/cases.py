@@ -120,8 +120,10 @@ def row_dims(artifact: Artifact) -> dict[str, int | None]:
 def _part(t: torch.Tensor, dim: int | None, number: int, count: int) -> torch.Tensor:
     if dim is None:
         return t
+    import torch
     each = t.shape[dim] // count
-    return t.narrow(dim, number * each, each).clone()
+    part = t.narrow(dim, number * each, each)
+    return part.clone(memory_format=torch.contiguous_format if t.is_contiguous() else torch.preserve_format)
 
 
 def _leave_slot_zero(example: dict[str, Any], pool: str, index: str) -> None:

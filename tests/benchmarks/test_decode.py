@@ -1,5 +1,6 @@
 """The benchmark on a machine without a GPU: it refuses, and whatever needs none is right."""
 import json
+import sys
 import types
 
 import pytest
@@ -191,3 +192,71 @@ def test_a_run_writes_what_it_measured(tmp_path, monkeypatch):
     assert seen.failed == {cases.CONV: "no luck\nat all"}
     assert json.loads((tmp_path / "r.json").read_text()) == MADE
     assert (tmp_path / "r.md").read_text() == render.markdown(MADE)
+
+
+class Stand:
+    """An artifact whose calls run the reference, times `off`."""
+
+    def __init__(self, artifact, off=1.0):
+        self.artifact, self.off = artifact, off
+
+    def __getattr__(self, name):
+        return getattr(self.artifact, name)
+
+    def __call__(self, out, **arguments):
+        out.copy_(self.artifact.reference(**arguments) * self.off)
+        return out
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch):
+    """Cases measured on the CPU: calls run, times are made up."""
+    probe = types.SimpleNamespace(slots=lambda state, index: lambda: None, copies=lambda moved, sets: [lambda: None] * sets)
+    monkeypatch.setitem(sys.modules, "benchmarks.probe", probe)
+    monkeypatch.setattr("benchmarks.probe", probe, raising=False)
+    made = cases.make_inputs
+    monkeypatch.setattr(cases, "make_inputs", lambda case, artifact, sets: made(case, artifact, sets, "cpu"))
+    monkeypatch.setattr(cases, "MOST_SETS", 3)
+
+    def side_by_side(candidates, cold):
+        for calls in candidates.values():
+            assert len(calls) == 3
+            for call in calls:
+                call()
+        return {name: 2.0 for name in candidates}, {}
+
+    from benchmarks import timing
+    monkeypatch.setattr(timing, "side_by_side", side_by_side)
+
+
+KDA = cases.Subject("kimi_k3_decode", "kda_decode", (("H", 2), ("D", 16), ("state", "bf16")), ("state", "state_indices"))
+
+
+@pytest.fixture(scope="module")
+def kda():
+    return _inputs(KDA, 2, 1)[0]
+
+
+def test_a_case_is_checked_and_timed_with_its_peers(on_the_cpu, kda):
+    def right(k):
+        k["output"].copy_(kda.reference(**{n: t for n, t in k.items() if n != "output"}))
+
+    def idle(k):
+        pass
+
+    def refuses(k):
+        raise ValueError("not this size")
+
+    given = [peers.Peer("right", right, lambda heads, dtype: (heads, dtype) == (2, torch.bfloat16)),
+             peers.Peer("idle", idle, lambda heads, dtype: True), peers.Peer("refuses", refuses, lambda heads, dtype: True),
+             peers.Peer("other", idle, lambda heads, dtype: heads == 3)]
+    row = decode._measured(cases.Case(KDA, 2), Stand(kda), given)
+    assert row["us"] == {"fusec": 2.0, "probe": 2.0, "right": 2.0}
+    assert set(row["troubles"]) == {"idle", "refuses"} and row["troubles"]["refuses"] == "ValueError: not this size"
+    assert "output 0" in row["troubles"]["idle"] and "state" in row["troubles"]["idle"]
+    assert (row["sets"], row["rows"], row["state"]) == (3, 2, "bf16")
+
+
+def test_a_wrong_kernel_is_not_timed(on_the_cpu, kda):
+    row = decode._measured(cases.Case(KDA, 2), Stand(kda, off=1.5), [])
+    assert row["us"] == {"probe": 2.0} and row["troubles"]["fusec"].startswith("output 0: ")
