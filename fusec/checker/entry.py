@@ -26,7 +26,8 @@ def check(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_input
     subject: a plain function, a decorated one, or an artifact. inputs: a dict by parameter name, or a tuple in their order; they
     stay as they are. They may have no row or one where an artifact, example_inputs or the function's own example say which axes
     vary. level: "graph" (the graph over named axes, interpreted), "kernel" (the kernel, interpreted statement by statement for
-    `arch`), "gpu" (the compiled kernel on the device). seed: of the random bytes around the inputs.
+    `arch`), "emulate" (the emitted file, executed on the CPU), "gpu" (the compiled kernel on the device). seed: of the random bytes
+    around the inputs.
 
     Raises FusecError for an unknown level and for inputs that are all zeros, TargetError without a device at level "gpu", and what
     compiling raises where the function cannot be compiled.
@@ -72,14 +73,16 @@ def _question(goal: Target, stages: Stages, graph: Graph, constants: Mapping[str
         key = ("check", place, len(probed.nodes))
         if level == "graph":
             return interpreted(ready, tensors)
-        return run_as_kernel(goal, ready, tensors, key) if level == "kernel" else run_on_device(goal, stages, ready, tensors, key)
+        if level == "gpu":
+            return run_on_device(goal, stages, ready, tensors, key)
+        return run_as_kernel(goal, ready, tensors, key, level == "emulate")
 
     def run(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         if level == "graph":
             return interpreted(final, tensors)
-        if level == "kernel":
-            return run_as_kernel(goal, final, tensors, ("production", place))
-        return production(goal, final, constants, tensors)
+        if level == "gpu":
+            return production(goal, final, constants, tensors)
+        return run_as_kernel(goal, final, tensors, ("production", place), level == "emulate")
 
     return Question(goal.name, graph, eager(goal, graph, constants), check_build, run, seed)
 

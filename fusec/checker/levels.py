@@ -13,7 +13,7 @@ from ..ir.reference import TORCH_DTYPE
 from ..ir.tensor import Argument
 from .storage import poison
 
-LEVELS = ("graph", "kernel", "gpu")
+LEVELS = ("graph", "kernel", "emulate", "gpu")
 Execute = Callable[[Graph, Mapping[str, Tensor]], dict[str, Tensor]]
 """(graph, its arguments by name) -> its fresh outputs by name; arguments that it stores to change in place."""
 

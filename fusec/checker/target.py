@@ -74,7 +74,10 @@ def target(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_inpu
         example = {**subject.example, **subject.constants}
         example = {n: example[n] for n in bind_example(fn, example)}
         first = arch or (subject.archs[0] if subject.archs else None) or DEFAULT_ARCH
-        return Target(fn, example, _captured(fn, example, dynamic, numerics), dynamic, subject, first)
+        made = subject.kernels[0].stages if subject.kernels else None
+        again = made is None or made.captured is None or made.graph is None
+        stages = _captured(fn, example, dynamic, numerics) if again else made
+        return Target(fn, example, stages, dynamic, subject, first)
     example = bind_example(fn, inputs if example_inputs is None else example_inputs)
     tensors = {n: t for n, t in example.items() if isinstance(t, Tensor)}
     try:
@@ -155,12 +158,17 @@ def spec_for(target: Target, graph: Graph, tensors: Mapping[str, Tensor], key: A
         alignment |= poor
 
 
-def run_as_kernel(target: Target, graph: Graph, tensors: Mapping[str, Tensor], key: Any) -> dict[str, Tensor]:
-    """The kernel of a folded graph, interpreted."""
+def run_as_kernel(target: Target, graph: Graph, tensors: Mapping[str, Tensor], key: Any, emitted: bool) -> dict[str, Tensor]:
+    """The kernel of a folded graph, interpreted: statement by statement, or (`emitted`) the file that is emitted for it."""
     out = poisoned(graph, tensors)
     everything = {**tensors, **out}
     size = max((t.untyped_storage().nbytes() // t.element_size() for t in everything.values()), default=0)
-    run_kernel(spec_for(target, graph, everything, key), everything, check_races=size <= WATCHED)
+    spec = spec_for(target, graph, everything, key)
+    if emitted:
+        from ..emulate import run
+        run(spec, everything, counting=False)
+    else:
+        run_kernel(spec, everything, check_races=size <= WATCHED)
     return out
 
 
