@@ -96,6 +96,8 @@ class Builder:
     loc: Loc = Loc()
     source: str = ""
     known: dict[Any, Value] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+    table: dict[str, TensorNode] = field(default_factory=dict)
 
     def _add(self, op: TensorOp, shape: Sequence[Extent], dtype: str, name: str = "") -> Value:
         node_shape = tuple(plain(n) for n in shape)
@@ -103,13 +105,14 @@ class Builder:
         if key in self.known:
             return self.known[key]
         name = name or f"%{len(self.nodes)}"
-        self.known[key] = Value(name, node_shape, dtype)
-        self.nodes.append(TensorNode(name, op, node_shape, dtype, self.loc, self.source))
+        self.known[key] = self.values[name] = Value(name, node_shape, dtype)
+        self.table[name] = TensorNode(name, op, node_shape, dtype, self.loc, self.source)
+        self.nodes.append(self.table[name])
         return self.known[key]
 
     def node(self, value: Value) -> TensorNode:
         """The node a value stands for."""
-        return next(n for n in reversed(self.nodes) if n.name == value.name)
+        return self.table[value.name]
 
     def unsupported(self, what: str, hint: str = "") -> UnsupportedOp:
         """An error that names the op being imported and where it stands."""
@@ -192,11 +195,22 @@ class Builder:
         order = tuple(d % x.rank for d in order)
         if order == tuple(range(x.rank)):
             return x
+        op = self.table[x.name].op
+        if isinstance(op, Permute):
+            return self.permute(self.values[op.arg], [op.order[d] for d in order])
+        if (update := forward.permuted(self, x, order)) is not None:
+            return update
         return self._add(Permute(x.name, order), tuple(x.shape[d] for d in order), x.dtype)
 
     def reshape(self, x: Value, shape: Sequence[Extent]) -> Value:
         shape = tuple(plain(n) for n in shape)
-        return x if shape == x.shape else self._add(Reshape(x.name), shape, x.dtype)
+        if shape == x.shape:
+            return x
+        op = self.table[x.name].op
+        if isinstance(op, Reshape):
+            return self.reshape(self.values[op.arg], shape)
+        update = forward.reshaped(self, x, shape)
+        return self._add(Reshape(x.name), shape, x.dtype) if update is None else update
 
     def unsqueeze(self, x: Value, dim: int) -> Value:
         dim %= x.rank + 1
@@ -213,6 +227,11 @@ class Builder:
         dim %= x.rank
         if length == x.shape[dim]:
             return x
+        op = self.table[x.name].op
+        if isinstance(op, Slice) and op.dim == dim:
+            return self.slice(self.values[op.arg], dim, op.start + start * op.step, length, op.step * step)
+        if (update := forward.sliced(self, x, dim, start, length, step)) is not None:
+            return update
         shape = x.shape[:dim] + (length,) + x.shape[dim + 1 :]
         return self._add(Slice(x.name, dim, start, step), shape, x.dtype)
 
@@ -223,12 +242,33 @@ class Builder:
         return self.reshape(one, x.shape[:dim] + x.shape[dim + 1 :])
 
     def join(self, parts: Sequence[Value], dim: int) -> Value:
-        parts = [p for p in parts if p.shape[dim] != 0] or list(parts[:1])
+        """Ranges of one dim side by side; neighbouring ranges of one value are one range, updates of all parts one update."""
+        parts = self._merged([p for p in parts if p.shape[dim] != 0] or list(parts[:1]), dim)
         if len(parts) == 1:
             return parts[0]
+        if (update := forward.joined(self, parts, dim)) is not None:
+            return update
         shape = list(parts[0].shape)
         shape[dim] = plain(sum(sympy.sympify(p.shape[dim]) for p in parts))
         return self._add(Join(tuple(p.name for p in parts), dim), shape, parts[0].dtype)
+
+    def _merged(self, parts: Sequence[Value], dim: int) -> list[Value]:
+        """Slices of one value that follow each other are one slice."""
+        out: list[Value] = []
+        for part in parts:
+            last = self.table[out[-1].name].op if out else None
+            op = self.table[part.name].op
+            if (
+                isinstance(last, Slice)
+                and isinstance(op, Slice)
+                and (last.arg, last.dim, last.step) == (op.arg, dim, op.step) == (op.arg, op.dim, 1)
+            ):
+                if last.start + out[-1].shape[dim] == op.start:
+                    length = plain(sympy.sympify(out[-1].shape[dim]) + part.shape[dim])
+                    out[-1] = self.slice(self.values[op.arg], dim, last.start, length)
+                    continue
+            out.append(part)
+        return out
 
     def stack(self, parts: Sequence[Value], dim: int) -> Value:
         return self.join([self.unsqueeze(p, dim) for p in parts], dim % (parts[0].rank + 1))
@@ -236,6 +276,10 @@ class Builder:
     # ---- indexing
 
     def gather(self, x: Value, dim: int, index: Value) -> Value:
+        """x[..., index, ...]; what was just written there, if it was written through the same index."""
+        written = forward.stored(self, x, dim, index)
+        if written is not None:
+            return written
         return self._add(Gather(x.name, dim, index.name), x.shape[:dim] + index.shape + x.shape[dim + 1 :], x.dtype)
 
     def update(self, target: Value, value: Value, dim: int = 0, index: Value | None = None) -> Value:
@@ -247,6 +291,9 @@ class Builder:
         value = self.expand(self.cast(value, target.dtype), part)
         if index is None:
             return value
+        before = forward.updated(self, target)
+        if before is not None and before[2:] == (dim, index):  # Written again through the same index.
+            target = before[0]
         return self._add(Update(target.name, value.name, dim, index.name), target.shape, target.dtype)
 
     def wrap(self, index: Value, extent: Extent) -> Value:
@@ -260,7 +307,7 @@ class Builder:
 
     def _counts(self, name: str) -> bool:
         """Whether an index is a position by its making, never negative: arange, scaled and shifted."""
-        op = next(n.op for n in reversed(self.nodes) if n.name == name)
+        op = self.table[name].op
         if isinstance(op, (Reshape, Expand, Permute)):
             return self._counts(op.arg)
         if isinstance(op, Map) and op.fn in ("add", "mul", "identity"):
@@ -279,3 +326,6 @@ def lit(number: object, dtype: str) -> Lit:
 
 def _number(e: sympy.Expr) -> int | float:
     return int(e) if e.is_Integer else float(e)
+
+
+from . import forward  # noqa: E402 - it builds with the Builder, and the Builder asks it.

@@ -267,7 +267,36 @@ def last_token_example(rows):
     return dict(x=normal(rows, 6, 8), lens=torch.randint(1, 6, (rows,)))
 
 
+def written_again(s, i, d):
+    """Writes to a paged tensor one over the other, each to a part of what the one before wrote."""
+    s[i] *= d
+    s[i, 0] += 1
+    s[i, :, 1:3, 0] = 0.0
+    s.transpose(1, 2)[i] = s.transpose(1, 2)[i] * 2
+    return s[i].sum((-1, -2))
+
+
+def written_again_example(rows):
+    return dict(s=normal(rows + 3, 2, 4, 4), i=slots(rows), d=normal(rows, 2, 1, 1))
+
+
+def caches(k, v, cache, slot, other):
+    """Keys and values in one tensor taken apart, written by flat slot and by block and offset; a window that rolls."""
+    keys, values = cache.unbind(0)
+    keys.view(-1, 2, 6)[slot] = k
+    values[slot // 4, slot % 4] = v
+    other.copy_(torch.roll(other, shifts=-1, dims=-1))
+    other[:, :, -1] = k[:, 0]
+    return (other * torch.arange(3)).sum(-1)
+
+
+def caches_example(rows):
+    return dict(k=normal(rows, 2, 6), v=normal(rows, 2, 6), cache=normal(2, 7, 4, 2, 6), slot=torch.randperm(28)[:rows],
+                other=normal(rows, 6, 3))  # fmt: skip
+
+
 FUNCTIONS = (
     delta_rule, linear_attention, window_conv, add_norm_quant, conv_call, circular_conv, state_space, stabilised, tokens, merge,
-    gated_norm, paged_attention, nested, masked_slots, flat_rows, last_token)  # fmt: skip
+    gated_norm, paged_attention, nested, masked_slots, flat_rows, last_token, written_again,
+    caches)  # fmt: skip
 STEPS = {fn.__name__: (fn, globals()[f"{fn.__name__}_example"]) for fn in FUNCTIONS}

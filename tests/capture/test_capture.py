@@ -78,6 +78,13 @@ def test_reads_and_writes_share_one_index_value():
     assert graph.mutations == (("pool", next(n.name for n in graph.nodes if isinstance(n.op, Update))),)
 
 
+def test_writes_through_one_index_are_one_update_of_the_argument():
+    graph = graph_of("written_again")
+    (update,) = [n for n in graph.nodes if isinstance(n.op, Update)]
+    assert update.op.target == "s" and graph.mutations == (("s", update.name),)
+    assert len([n for n in graph.nodes if isinstance(n.op, Gather)]) == 1
+
+
 def test_returned_arguments_constants_and_containers():
     def step(x, y):
         x.add_(1)
