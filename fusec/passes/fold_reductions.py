@@ -39,7 +39,7 @@ def _make_dots(graph: Graph) -> Graph:
         if product.op.fn not in ("mul", "square") or not all(isinstance(a, Ref) and table[a.value].dtype in FLOATS for a in args):
             return node
         pair = tuple(_inner(graph, outer, a) for a in args if isinstance(a, Ref))
-        if not _axes_of(graph, pair) >= {a.name for a in node.op.axes}:
+        if not axes_read(graph, pair) >= {a.name for a in node.op.axes}:
             return node
         return replace(node, op=Reduce("dot", pair, node.op.axes))
     return graph.with_nodes(tuple(change(n) for n in graph.nodes))
@@ -49,7 +49,7 @@ def _inner(graph: Graph, outer: Ref, inner: Ref) -> Ref:
     return compose(outer, inner, tuple(a.name for a in graph.table[inner.value].axes))
 
 
-def _axes_of(graph: Graph, operands: tuple[Ref, ...]) -> set[str]:
+def axes_read(graph: Graph, operands: tuple[Ref, ...]) -> set[str]:
     """The axes of the reader along which some operand is read."""
     table = graph.table
     return {at for r in operands for a in table[r.value].axes if (at := r.index(a.name).axis) is not None}
@@ -90,12 +90,12 @@ def _distribute(graph: Graph, node: Node, names: Names) -> tuple[Node, ...] | No
         if found is None:
             continue
         sign, base, scale, vector = found
-        wide = _axes_of(graph, (outer,))
-        if not wide > {a.name for a in node.axes} or not wide >= over or not _axes_of(graph, (base,)) >= over:
+        wide = axes_read(graph, (outer,))
+        if not wide > {a.name for a in node.axes} or not wide >= over or not axes_read(graph, (base,)) >= over:
             continue
-        if not _axes_of(graph, (vector, other)) >= over or _axes_of(graph, (vector, other)) >= wide:
+        if not axes_read(graph, (vector, other)) >= over or axes_read(graph, (vector, other)) >= wide:
             continue
-        if not _waits_for_reduction(graph, scale.value, over):
+        if not waits_for_reduction(graph, scale.value, over):
             continue
         return _distributed(graph, node, (base, other), (vector, other), scale, sign, names)
     return None
@@ -118,12 +118,12 @@ def _update_of(graph: Graph, outer: Ref, over: set[str]) -> tuple[str, Ref, Ref,
             continue
         factors = [_inner(graph, _inner(graph, outer, product), a) for a in m.op.args if isinstance(a, Ref)]
         for scale, vector in (factors, factors[::-1]):
-            if not _axes_of(graph, (scale,)) & over:
+            if not axes_read(graph, (scale,)) & over:
                 return x.op.fn, _inner(graph, outer, base), scale, vector
     return None
 
 
-def _waits_for_reduction(graph: Graph, name: str, over: set[str]) -> bool:
+def waits_for_reduction(graph: Graph, name: str, over: set[str]) -> bool:
     """Whether a value follows from a reduction over all of the axes."""
     table, seen, stack = graph.table, set[str](), [name]
     while stack:
@@ -140,7 +140,7 @@ def _distributed(graph: Graph, node: Node, main: tuple[Ref, Ref], small: tuple[R
                  names: Names) -> tuple[Node, ...]:
     assert isinstance(node.op, Reduce)
     over = {a.name for a in node.op.axes}
-    kept = tuple(a for a in node.axes if a.name in _axes_of(graph, small) - over)
+    kept = tuple(a for a in node.axes if a.name in axes_read(graph, small) - over)
     first = Node(names.unused(f"{node.name}_base"), Reduce("dot", main, node.op.axes), node.axes, "f32", node.loc)
     second = Node(names.unused(f"{node.name}_step"), Reduce("dot", small, node.op.axes), kept, "f32", node.loc)
     product = Node(names.unused(f"{node.name}_part"), Map("mul", (scale, Ref(second.name))), node.axes, "f32", node.loc)

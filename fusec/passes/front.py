@@ -12,12 +12,14 @@ from .axes_model import CutsDoNotNest
 from .contract_products import contract_products
 from .cut_ranges import cut_ranges
 from .fold_reductions import fold_reductions
+from .free_scales import free_scales
 from .simplify import simplify
 from .simplify_tensors import simplify_tensors
 
 GRAPH_PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("simplify", simplify),  # First: a cast that is nothing would hide products from their sums.
     ("fold_reductions", fold_reductions),  # Before contraction: a product inside a sum belongs to the dot.
+    ("free_scales", free_scales),  # After it: a dot that was distributed has dots of its own to free.
     ("contract_products", contract_products),
     ("simplify", simplify),  # Folding makes values that are equal to others.
 )

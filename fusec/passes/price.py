@@ -12,8 +12,12 @@ from ..ir.scalar import cost
 from .choose_grid import strides
 from .problem import VECTOR_BYTES, Problem
 
-LEVEL = 200.0  # Cycles: write to shared memory, barrier, read back, and the skew of the warps.
+LEVEL = 400.0  # Cycles: write to shared memory, barrier, read back, and the skew of the warps.
+HOLD = 200.0  # Cycles that a level more costs before the anchor's own stores: its registers and its memory traffic wait.
+FEW = 0.4  # The least share of a block's time that a region on few threads costs: the others wait for its latencies.
 SHUFFLE = 2.5
+GAPS = 1.5  # An access whose neighbours in the warp are not its neighbours in memory: a vector of several accesses.
+LARGE = 4096  # Elements of a block: memory traffic, not issue, is what such an access costs.
 
 
 def free_edge(problem: Problem, ref: Ref, producer: Layout, consumer: Layout) -> bool:
@@ -49,7 +53,8 @@ def node_cost(problem: Problem, node: Node, layout: Layout) -> float:
         width = min(vec, VECTOR_BYTES // BYTES[node.dtype])
         if not names:
             return 2.0
-        return 6 + count / width * 2 * _uncoalesced(problem, node, layout, width) + (count if node.dtype in NARROW else 0)
+        apart = GAPS if vec > width else 1.0
+        return 6 + count / width * 2 * _uncoalesced(problem, node, layout, width) * apart + (count if node.dtype in NARROW else 0)
     if isinstance(node.op, Map):
         return count * (cost(node.op.fn) + (2 if node.dtype in NARROW else 0))
     if isinstance(node.op, Reduce):
@@ -67,13 +72,14 @@ def _across_threads(problem: Problem, node: Node, layout: Layout) -> float:
 
 
 def _uncoalesced(problem: Problem, node: Node, layout: Layout, width: int) -> float:
-    """How many times more sectors an access touches than it needs."""
+    """How much more an access costs than a coalesced one: whole lines count for large ones, sectors a little for small ones."""
     run = width * BYTES[node.dtype]
     near = {name: step for step, name in strides(problem.graph, node)}
     for axis in problem.domain(node):
         if near.get(axis.name) == 1:
             run *= prod(f.extent for _, _, f in thread_factors(layout, (axis.name,)) if f.step < WARP_SIZE)
-    return max(1.0, 128 / run) ** 0.5 if layout.axes else 1.0
+    large = prod(a.size for a in problem.domain(node)) >= LARGE
+    return max(1.0, 128 / run) if large else max(1.0, 32 / run) ** 0.5
 
 
 def edge_cost(problem: Problem, ref: Ref, producer: Layout, consumer: Layout) -> float:

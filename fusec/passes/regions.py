@@ -13,7 +13,7 @@ from ..ir.geometry import crosses_warps, elements
 from ..ir.graph import Load, Node, Reduce, Ref, Store, operands, refs
 from ..ir.plan import GRID, REG, THREAD, Factor, Layout
 from .choose_grid import strides
-from .price import LEVEL, edge_cost, free_edge, node_cost, read_registers
+from .price import FEW, HOLD, LEVEL, edge_cost, free_edge, node_cost, read_registers
 from .problem import Problem
 
 
@@ -170,7 +170,7 @@ class Search:
             crossing = isinstance(node.op, Reduce) and crosses_warps(
                 layout, tuple(a.name for a in self.problem.grid.local(node.op.axes))
             )
-            share = -(-(layout.count or self.threads) // 32) * 32 / self.threads
+            share = max(-(-(layout.count or self.threads) // 32) * 32 / self.threads, FEW)
             self.nodes[key] = (node_cost(self.problem, node, layout) * share, crossing)
         return self.nodes[key]
 
@@ -191,7 +191,7 @@ class Search:
 
     def price(self, choice: list[int]) -> tuple[float, int]:
         """(cycles, registers of values read back) of the block under a choice for every group."""
-        total, held, top = 0.0, 0, 0
+        total, held, top, hold = 0.0, 0, 0, 0
         ready: dict[str, int] = {}
         seen: set[tuple[str, int]] = set()
         for node in self.problem.graph.nodes:
@@ -207,7 +207,9 @@ class Search:
                     total, held = total + spent, held + registers
             ready[node.name] = level + (1 if crossing else 0)
             top = max(top, ready[node.name])
-        return total * max(self.threads / 128, 2.0) + LEVEL * top, held
+            if isinstance(node.op, Store) and node.name not in self.home:
+                hold = max(hold, level)
+        return total * max(self.threads / 128, 2.0) + LEVEL * top + HOLD * hold, held
 
     def best(self) -> tuple[list[int], float, int]:
         """A choice that no change of one group improves."""
