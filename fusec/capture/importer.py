@@ -13,27 +13,9 @@ import torch
 
 from ..errors import CaptureError, InternalError, Loc, UnsupportedOp
 from ..ir.reference import SHORT_DTYPE
-from ..ir.tensor import (
-    Argument,
-    Contract,
-    Expand,
-    Fill,
-    Gather,
-    Input,
-    Iota,
-    Join,
-    Map,
-    Permute,
-    Reduce,
-    Reshape,
-    Size,
-    Slice,
-    TensorGraph,
-    TensorNode,
-    TensorOp,
-    Update,
-)
+from ..ir.tensor import Argument, Input, Size, TensorGraph, TensorNode
 from .builder import Builder, Shape, Value, plain
+from .nodes import live, rewire, word
 from .ops import OPS
 from .registry import Result
 from .trace import Program, alternatives
@@ -250,10 +232,10 @@ class Importer:
 
     def _finish(self) -> TensorGraph:
         mutations, outputs = self._results()
-        live = _live(self.builder.nodes, [v for _, v in mutations] + [o for o in outputs if o[0] not in "=!"], self.program.names)
-        names = self._names(live)
+        kept = live(self.builder.nodes, [v for _, v in mutations] + [o for o in outputs if o[0] not in "=!"], self.program.names)
+        names = self._names(kept)
         nodes = tuple(
-            replace(rewire(n, names), name=names[n.name], loc=replace(n.loc, target=self.targets.get(n.name, ""))) for n in live
+            replace(rewire(n, names), name=names[n.name], loc=replace(n.loc, target=self.targets.get(n.name, ""))) for n in kept
         )
         arguments = tuple(self._argument(h, n) for h, n in zip(self._holders(), self.program.names))
         return TensorGraph(
@@ -297,7 +279,7 @@ class Importer:
             if isinstance(node.op, Input):
                 names[node.name] = node.name
                 continue
-            base = self.targets.get(node.name) or _word(node)
+            base = self.targets.get(node.name) or word(node)
             others = taken if node.name in self.targets else taken | reserved
             name, k = base, 0
             while name in others:
@@ -321,75 +303,3 @@ def _stride(shape: Shape, dim: int, strides: Sequence[Any]) -> int | None:
     if not isinstance(shape[dim], int) or not isinstance(strides[dim], int):
         return None
     return strides[dim]
-
-
-def _word(node: TensorNode) -> str:
-    """A name for a value that the source gives none."""
-    op = node.op
-    if isinstance(op, Map):
-        return {"identity": node.dtype, "and": "both", "or": "either", "not": "negated"}.get(op.fn, op.fn)
-    if isinstance(op, Reduce):
-        return {"sum": "total", "max": "top", "min": "low"}.get(op.monoid, op.monoid)
-    words: dict[type, str] = {
-        Contract: "dot",
-        Permute: "permuted",
-        Reshape: "view",
-        Expand: "spread",
-        Slice: "part",
-        Gather: "picked",
-        Update: "updated",
-        Join: "joined",
-        Iota: "position",
-        Fill: "constant",
-    }
-    return words[type(op)]
-
-
-def operands(op: TensorOp) -> tuple[str, ...]:
-    """Names of the values an op reads."""
-    if isinstance(op, Map):
-        return tuple(a for a in op.args if isinstance(a, str))
-    if isinstance(op, (Reduce, Contract)):
-        return op.args
-    if isinstance(op, Join):
-        return op.parts
-    if isinstance(op, Gather):
-        return tuple(n for n in (op.arg, op.index, op.where) if n)
-    if isinstance(op, Update):
-        return tuple(n for n in (op.target, op.value, op.index, op.where) if n)
-    return () if isinstance(op, (Input, Iota, Fill)) else (op.arg,)
-
-
-def rewire(node: TensorNode, names: Mapping[str, str]) -> TensorNode:
-    """The node with its operands under other names."""
-    op = node.op
-    if isinstance(op, Map):
-        new: TensorOp = replace(op, args=tuple(names[a] if isinstance(a, str) else a for a in op.args))
-    elif isinstance(op, (Reduce, Contract)):
-        new = replace(op, args=tuple(names[a] for a in op.args))
-    elif isinstance(op, Join):
-        new = replace(op, parts=tuple(names[a] for a in op.parts))
-    elif isinstance(op, Gather):
-        new = replace(op, arg=names[op.arg], index=names[op.index], where=op.where and names[op.where])
-    elif isinstance(op, Update):
-        new = replace(
-            op,
-            target=names[op.target],
-            value=names[op.value],
-            index=op.index and names[op.index],
-            where=op.where and names[op.where],
-        )
-    elif isinstance(op, (Input, Iota, Fill)):
-        new = op
-    else:
-        new = replace(op, arg=names[op.arg])
-    return replace(node, op=new)
-
-
-def _live(nodes: Sequence[TensorNode], wanted: Sequence[str], arguments: Sequence[str]) -> list[TensorNode]:
-    """The nodes that outputs and mutations need, in order; every argument stays."""
-    needed = set(wanted) | set(arguments)
-    for node in reversed(nodes):
-        if node.name in needed:
-            needed.update(operands(node.op))
-    return [n for n in nodes if n.name in needed]

@@ -31,6 +31,7 @@ from ..ir.tensor import (
     TensorNode,
     Update,
 )
+from .nodes import operands
 
 Key = tuple[Any, ...]
 
@@ -66,8 +67,6 @@ def _deepest(keys: "_Keys", other: set[int], value: str) -> TensorNode:
         name = todo.pop()
         if name not in needed:
             needed.add(name)
-            from .importer import operands
-
             todo += operands(keys.graph.table[name].op)
     return next(n for n in keys.graph.nodes if n.name in needed and keys.key(n.name) not in other)
 

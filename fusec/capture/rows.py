@@ -28,7 +28,7 @@ from ..ir.tensor import (
     TensorNode,
     Update,
 )
-from .importer import operands
+from .nodes import operands
 
 Dims = list[list[int]]
 REMEDY = "name the rows with dynamic_shapes={'argument': {dim: torch.export.Dim('rows')}}, one dim of them is enough"
