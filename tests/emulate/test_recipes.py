@@ -1,36 +1,55 @@
 """The shipped recipes: their emitted files do bit for bit what their KernelSpecs say, and nothing is found in them."""
+import functools
+import importlib
+import pkgutil
 import time
 
 import pytest
 import torch
 
 import fusec.emulate
-from fusec.api import bind_example, capture_graph
+import fusec.recipes
+from fusec.api import Fused, bind_example, capture_graph
 from fusec.codegen.render import render
 from fusec.emulate.judge import Case, far, high, judge
-from fusec.ir.interpret_kernel import run_kernel
+from fusec.errors import FusecError
 from fusec.ir.reference import TORCH_DTYPE
 from fusec.passes import pipeline
-from fusec.recipes.gla_decode import gla_decode
-from fusec.recipes.kimi_k3_decode import kda_decode
-from fusec.recipes.rmsnorm import add_rmsnorm_quant
-from fusec.recipes.short_conv import short_conv
 
-from .support import TORCH, same_numbers, unexplained
+from .support import interpret, same_numbers, unexplained
 
-FULL = {"kda_decode fp32": (kda_decode, dict(H=2)), "kda_decode bf16": (kda_decode, dict(H=2, state="bf16")),
-        "gla_decode": (gla_decode, {}), "short_conv": (short_conv, {}), "add_rmsnorm_quant": (add_rmsnorm_quant, {})}
+SIZES = {"kda_decode": {"": dict(H=2), " bf16": dict(H=2, state="bf16")}}
+"""Recipe -> variants of it and their sizes; its own where there are none."""
+
+
+def shipped():
+    """{name: (recipe, sizes)} of every recipe in the package."""
+    found = {}
+    for module in pkgutil.iter_modules(fusec.recipes.__path__):
+        for name, fused in vars(importlib.import_module(f"fusec.recipes.{module.name}")).items():
+            if isinstance(fused, Fused):
+                found.update({name + variant: (fused, sizes) for variant, sizes in SIZES.get(name, {"": {}}).items()})
+    return found
+
+
+FULL = shipped()
 ARCHS = ("sm_90a", "sm_100a")
-_GRAPHS = {}
+
+
+@functools.cache
+def graph_of(name):
+    fused, sizes = FULL[name]
+    torch.manual_seed(0)
+    return capture_graph(fused.reference, bind_example(fused.reference, fused.inputs(3, **sizes)))
 
 
 def specs(name, arch):
     """(spec, a maker of inputs for so many rows)"""
     fused, sizes = FULL[name]
-    if name not in _GRAPHS:
-        torch.manual_seed(0)
-        _GRAPHS[name] = capture_graph(fused.reference, bind_example(fused.reference, fused.inputs(3, **sizes)))
-    spec = pipeline.compile(_GRAPHS[name].for_arch(arch), arch, until="kernel").kernel
+    try:
+        spec = pipeline.compile(graph_of(name).for_arch(arch), arch, until="kernel").kernel
+    except FusecError as reason:
+        pytest.skip(f"no kernel: {reason.message}")
 
     def inputs(rows, seed=1):
         torch.manual_seed(seed)
@@ -51,11 +70,11 @@ def test_a_recipe_is_its_kernel_bit_for_bit_and_quick(name, arch):
     spec, inputs = specs(name, arch)
     source, mine, other = render(spec), inputs(2), inputs(2)
     begin = time.perf_counter()
-    report = fusec.emulate(source, mine, arch=arch, parameters=spec.parameters, replace=TORCH)
-    assert time.perf_counter() - begin < 5
+    report = fusec.emulate(source, mine, arch=arch, parameters=spec.parameters)
+    assert time.perf_counter() - begin < 10  # Two rows; about 0.2 s on an idle core.
     assert report.ok, report
     assert fusec.emulate.check_subset(source) == []
-    run_kernel(spec, other)
+    interpret(spec, other)
     for tensor in mine:
         assert same_numbers(mine[tensor], other[tensor]), tensor
 

@@ -4,12 +4,11 @@ import torch
 
 from fusec.codegen.render import render
 from fusec.emulate import check_subset, emulate
-from fusec.ir.interpret_kernel import run_kernel
 from fusec.ir.reference import TORCH_DTYPE
 
 from ..codegen.specs import CASES
 from ..codegen.zoo import ZOO
-from .support import TORCH, same_numbers
+from .support import interpret, same_numbers
 
 ARCHS = ("sm_90a", "sm_100a")
 
@@ -17,8 +16,8 @@ ARCHS = ("sm_90a", "sm_100a")
 def both(spec, inputs, arch, **options):
     """(report, emulated tensors, interpreted tensors)"""
     mine, other = inputs(), inputs()
-    report = emulate(render(spec), mine, arch=arch, parameters=spec.parameters, replace=TORCH, **options)
-    run_kernel(spec, other)
+    report = emulate(render(spec), mine, arch=arch, parameters=spec.parameters, **options)
+    interpret(spec, other)
     return report, mine, other
 
 

@@ -9,12 +9,11 @@ from fusec.api import bind_example, capture_graph
 from fusec.codegen.render import render
 from fusec.emulate.judge import far
 from fusec.errors import FusionError
-from fusec.ir.interpret_kernel import run_kernel
 from fusec.ir.reference import TORCH_DTYPE
 from fusec.passes import pipeline
 
 from ..passes.steps import STEPS
-from .support import TORCH, same_numbers
+from .support import interpret, same_numbers
 
 
 @functools.cache
@@ -50,11 +49,11 @@ def test_a_step_is_its_kernel_bit_for_bit(name, arch):
         pytest.skip(f"no kernel: {reason}")
     source, mine, other = render(spec), inputs(4), inputs(4)
     assert fusec.emulate.check_subset(source) == []
-    report = fusec.emulate(source, mine, arch=arch, parameters=spec.parameters, replace=TORCH)
+    report = fusec.emulate(source, mine, arch=arch, parameters=spec.parameters)
     assert report.ok, report
-    run_kernel(spec, other)
+    interpret(spec, other)
     case = far(spec.parameters, inputs(4))
-    away = fusec.emulate(source, case.tensors, arch=arch, parameters=spec.parameters, replace=TORCH)
+    away = fusec.emulate(source, case.tensors, arch=arch, parameters=spec.parameters)
     assert away.ok, away
     for tensor, found in mine.items():
         assert same_numbers(found, other[tensor]), tensor
