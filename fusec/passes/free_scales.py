@@ -1,8 +1,8 @@
 """After this pass a dot does not wait for a scale of its operand that follows from a reduction over the same axes.
 
-Normalised vectors are the case: q = y * rsqrt(sum(y * y)) and dot(h, q) need two dependent passes over one axis, dot(h, y) and sum(y * y)
-are one. Only on unrounded fp32, and not under numerics "strict". While sum(y * y) is finite, |y| is below 2 ** 64: the freed dot overflows
-only beside values of h above that.
+Normalised vectors are the case: q = y * rsqrt(sum(y * y)) and dot(h, q) need two dependent passes over one axis, dot(h, y) and
+sum(y * y) are one. Only on unrounded fp32, and not under numerics "strict". While sum(y * y) is finite, |y| is below 2 ** 64: the
+freed dot overflows only beside values of h above that.
 """
 from __future__ import annotations
 

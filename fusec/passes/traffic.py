@@ -25,7 +25,7 @@ def bytes_moved(graph: Graph, sizes: Mapping[str, int]) -> int:
 
 
 def _union(boxes: list[tuple[Coordinates, ...]]) -> int:
-    """Elements of the union of boxes. A coordinate of a dim has one bit per box it lies in; an element has the AND of its dims' bits."""
+    """Elements of the union of boxes. A coordinate has one bit per box it lies in; an element has the AND of its dims' bits."""
     masks = {(1 << len(boxes)) - 1: 1}
     for dim in range(len(boxes[0])):
         bits: dict[tuple[str, int], int] = {}

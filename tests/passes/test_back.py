@@ -1,4 +1,5 @@
 """The back half on graphs made by hand: the kernel, run on the CPU, is the graph; and each pass keeps its law."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -25,23 +26,35 @@ def barriers(spec: KernelSpec) -> list[Barrier]:
 def run_state(keys: int, values: int, heads: int, dtype: str, rows: int) -> KernelSpec:
     _, spec = to_kernel(outer_product_state(keys, values, heads, dtype), "sm_90a")
     gen, torch_dtype = torch.Generator().manual_seed(keys + rows), {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
+
     def rand(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=gen)
-    t = {"q": rand(rows, heads, keys), "key": rand(rows, heads, keys), "g": -rand(rows, heads, keys).abs(),
-         "val": rand(rows, heads, values), "pool": rand(rows + 3, heads, keys, values).to(torch_dtype),
-         "idx": torch.randperm(rows + 3, generator=gen)[:rows], "output": torch.full((rows, heads, values), 777.0)}
+
+    t = {
+        "q": rand(rows, heads, keys),
+        "key": rand(rows, heads, keys),
+        "g": -rand(rows, heads, keys).abs(),
+        "val": rand(rows, heads, values),
+        "pool": rand(rows + 3, heads, keys, values).to(torch_dtype),
+        "idx": torch.randperm(rows + 3, generator=gen)[:rows],
+        "output": torch.full((rows, heads, values), 777.0),
+    }
     before, live = t["pool"].clone(), t["idx"]
     h = before[live].double() * t["g"].double().exp()[..., None] + t["key"].double()[..., None] * t["val"].double()[..., None, :]
     run_kernel(spec, t)
     torch.testing.assert_close(t["output"].double(), torch.einsum("rhk,rhkv->rhv", t["q"].double(), h), rtol=2e-5, atol=2e-5)
-    torch.testing.assert_close(t["pool"][live].double(), h.to(torch_dtype).double(), rtol=2e-5 if dtype == "f32" else 2 ** -7, atol=1e-6)
+    torch.testing.assert_close(
+        t["pool"][live].double(), h.to(torch_dtype).double(), rtol=2e-5 if dtype == "f32" else 2**-7, atol=1e-6
+    )
     rest = [i for i in range(rows + 3) if i not in live.tolist()]
     assert torch.equal(t["pool"][rest], before[rest])
     return spec
 
 
-@pytest.mark.parametrize(("keys", "values", "heads", "dtype", "rows"),
-                         [(96, 192, 2, "f32", 3), (64, 64, 1, "bf16", 2), (48, 60, 3, "f32", 2), (100, 100, 1, "f32", 1), (16, 8, 2, "f32", 5)])
+@pytest.mark.parametrize(
+    ("keys", "values", "heads", "dtype", "rows"),
+    [(96, 192, 2, "f32", 3), (64, 64, 1, "bf16", 2), (48, 60, 3, "f32", 2), (100, 100, 1, "f32", 1), (16, 8, 2, "f32", 5)],
+)
 def test_state_in_place(keys: int, values: int, heads: int, dtype: str, rows: int) -> None:
     run_state(keys, values, heads, dtype, rows)
 
@@ -50,9 +63,13 @@ def test_wide_row() -> None:
     for columns in (7168, 1000):
         _, spec = to_kernel(wide_row(columns), "sm_90a")
         gen = torch.Generator().manual_seed(columns)
-        t = {"x": torch.randn(3, columns, generator=gen).bfloat16(), "residual": torch.randn(3, columns, generator=gen).bfloat16(),
-             "weight": torch.randn(columns, generator=gen), "output": torch.zeros(3, columns).to(torch.float8_e4m3fn),
-             "scale": torch.full((3, 1), 777.0)}
+        t = {
+            "x": torch.randn(3, columns, generator=gen).bfloat16(),
+            "residual": torch.randn(3, columns, generator=gen).bfloat16(),
+            "weight": torch.randn(columns, generator=gen),
+            "output": torch.zeros(3, columns).to(torch.float8_e4m3fn),
+            "scale": torch.full((3, 1), 777.0),
+        }
         residual = t["residual"] + t["x"]
         y = residual.double() * torch.rsqrt(residual.double().square().mean(-1, keepdim=True) + 1e-6) * t["weight"]
         run_kernel(spec, t)
@@ -66,8 +83,12 @@ def test_wide_row() -> None:
 def test_shifting_window() -> None:
     _, spec = to_kernel(shifting_window(), "sm_90a")
     gen = torch.Generator().manual_seed(0)
-    t = {"x": torch.randn(3, 200, generator=gen), "window": torch.randn(3, 200, 3, generator=gen),
-         "weight": torch.randn(200, 4, generator=gen), "output": torch.full((3, 200), 777.0)}
+    t = {
+        "x": torch.randn(3, 200, generator=gen),
+        "window": torch.randn(3, 200, 3, generator=gen),
+        "weight": torch.randn(200, 4, generator=gen),
+        "output": torch.full((3, 200), 777.0),
+    }
     full = torch.cat([t["window"], t["x"][..., None]], -1)
     run_kernel(spec, t)
     torch.testing.assert_close(t["output"], torch.nn.functional.silu((full * t["weight"]).sum(-1)))
@@ -83,8 +104,16 @@ def test_the_window_is_read_once() -> None:
 
 def test_a_state_too_large_is_refused_with_bytes_and_limit() -> None:
     graph = outer_product_state(256, 256, 1)
-    whole = graph.with_nodes(tuple(n for n in graph.nodes if n.name != "out") + (
-        replace(graph.table["out"], axes=(graph.axes[0], graph.axes[1]), op=Store("output", graph.table["out"].op.index[:2], Ref("total"))),))
+    whole = graph.with_nodes(
+        tuple(n for n in graph.nodes if n.name != "out")
+        + (
+            replace(
+                graph.table["out"],
+                axes=(graph.axes[0], graph.axes[1]),
+                op=Store("output", graph.table["out"].op.index[:2], Ref("total")),
+            ),
+        )
+    )
     total = replace(graph.table["o"], name="total", axes=graph.axes[:2], op=replace(graph.table["o"].op, axes=graph.axes[2:]))
     nodes = tuple(n for n in whole.nodes if n.name not in ("o", "out")) + (total, whole.nodes[-1])
     fresh = (replace(graph.fresh[0], shape=graph.fresh[0].shape[:2], strides=(1, 1)),)
@@ -115,8 +144,13 @@ def test_a_dynamic_axis_that_is_reduced_is_refused() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["f32", "bf16", "f8e4m3"]), st.integers(1, 600), st.integers(0, 8), st.integers(0, 8)),
-                min_size=1, max_size=8))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["f32", "bf16", "f8e4m3"]), st.integers(1, 600), st.integers(0, 8), st.integers(0, 8)),
+        min_size=1,
+        max_size=8,
+    )
+)
 def test_smem_plan_never_overlaps_live_buffers(rows: list[tuple[str, int, int, int]]) -> None:
     body: list[Copy] = []
     spans = {f"b{i}": (min(a, b), max(a, b)) for i, (_, _, a, b) in enumerate(rows)}
@@ -124,6 +158,7 @@ def test_smem_plan_never_overlaps_live_buffers(rows: list[tuple[str, int, int, i
         for name, span in spans.items():
             if now in span:
                 from fusec.ir.kernel import Elem, Linear
+
                 body.append(Copy(Elem("x"), Shared(name, Linear())))
     sizes = {f"b{i}": (dtype, count) for i, (dtype, count, _, _) in enumerate(rows)}
     for limit in (1 << 20, 4096):
