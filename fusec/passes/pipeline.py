@@ -73,7 +73,7 @@ ORDER = (
          "names every dimension, makes memory accesses explicit, then folds while ops are whole: contraction and the order of each "
          "reduction are meaning, so they are fixed before anything knows an architecture"),
     Pass(("schedule", "kernel"), _kernel,
-         "places regions, then orders statements, then plans shared memory, then puts barriers: reuse of bytes makes its own hazards"),
+         "places regions, then orders statements, then plans shared memory, then puts barriers: reuse of bytes makes hazards"),
     Pass(("source",), _source, "text comes last and nothing reads it again"),
 )
 

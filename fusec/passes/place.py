@@ -7,6 +7,7 @@ cheapest first by its own work, and the block that costs least is taken.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
@@ -22,6 +23,7 @@ from .price import node_cost
 from .problem import MAX_THREADS, OTHER_REGISTERS, REGISTERS, VECTOR_BYTES, Placement, Problem
 from .regions import Group, find_groups, live_registers, make_search, side_by_side, with_grid
 
+MOST_CANDIDATES = 5000  # Layouts looked at: beyond, a domain of many axes would take minutes.
 TRIED = 48  # Layouts of the anchor for which the regions beside it are searched.
 # Measured on one H200: two blocks of 512 threads per multiprocessor beat one by a fifth on a 64 KB state (docs/falsification.md).
 SINGLE_BLOCK = 1.2
@@ -31,6 +33,8 @@ def place(graph: Graph, grid: Grid, held: frozenset[str]) -> Placement:
     """The cheapest placement. Raises ResourceError where no layout of the anchor fits the registers of a block."""
     problem = Problem(graph, grid, held)
     anchor = find_anchor(problem)
+    if _held(problem, anchor) > MOST_HELD:
+        raise _refusal(problem, anchor)
     groups = find_groups(problem, problem.spread(problem.domain(anchor)))
     best: Placement | None = None
     for layout, threads in _ranked(problem, anchor):
@@ -56,14 +60,26 @@ def find_anchor(problem: Problem) -> Node:
     )
 
 
+MOST_HELD = max(t * (min(REGISTERS // t, 255) - OTHER_REGISTERS) for t in (128, 256, MAX_THREADS))
+"""Values in registers that a block can hold beside what else it needs."""
+
+
+def _resident(problem: Problem, anchor: Node) -> list[Node]:
+    """The Loads of the anchor's domain: a block holds them all."""
+    domain = problem.spread(problem.domain(anchor))
+    return [n for n in problem.graph.nodes if isinstance(n.op, Load) and problem.spread(problem.domain(n)) == domain]
+
+
+def _held(problem: Problem, anchor: Node) -> int:
+    return sum(prod(a.size for a in problem.domain(n)) for n in _resident(problem, anchor))
+
+
 def _refusal(problem: Problem, anchor: Node) -> ResourceError:
-    axes = problem.domain(anchor)
-    need = 4 * prod(a.size for a in axes)
-    tensor = anchor.op.tensor if isinstance(anchor.op, (Load, Store)) else anchor.name
-    limit = max(4 * threads * (min(REGISTERS // threads, 255) - OTHER_REGISTERS) for threads in (128, 256, MAX_THREADS))
-    shape = " x ".join(f"{a.name}={a.size}" for a in axes)
+    loads = [n.op.tensor for n in _resident(problem, anchor) if isinstance(n.op, Load)]
+    what = " and ".join(dict.fromkeys(loads)) or anchor.name
+    shape = " x ".join(f"{a.name}={a.size}" for a in problem.domain(anchor))
     return ResourceError(
-        f"a block must hold {need} bytes of {tensor} ({shape}) in registers, and at most {limit} fit",
+        f"a block must hold {4 * _held(problem, anchor)} bytes of {what} ({shape}) in registers, and at most {4 * MOST_HELD} fit",
         anchor.loc,
         "a result that has one of these axes lets the grid split it; or use smaller heads",
     )
@@ -78,7 +94,7 @@ def _ranked(problem: Problem, anchor: Node) -> list[tuple[Layout, int]]:
     mine = [n for n in problem.graph.nodes if problem.spread(problem.domain(n)) == domain]
     held = [n for n in mine if isinstance(n.op, Load)]
     found: list[tuple[float, int, Layout, int]] = []
-    for number, (layout, threads) in enumerate(_candidates(problem, anchor)):
+    for number, (layout, threads) in enumerate(itertools.islice(_candidates(problem, anchor), MOST_CANDIDATES)):
         layouts = {n.name: layout for n in held}
         need = sum(
             prod(f.extent for a in problem.domain(n) for f in layouts[n.name].factors(a.name) if f.place in (REG, VEC))
