@@ -1,0 +1,342 @@
+"""kda_decode
+
+grid: rows x state_1; 256 threads
+anchor: state_in [state_2=REG4·WARP8@32·LANE4@8, state_3=REG2·LANE8@1·VEC8]
+threads 0..127: conv_state_in, x_in, window, taps, sum, silu, y, store_conv_state_0, store_conv_state_1
+threads 128..128: raw_beta_in, beta
+threads 128..255: raw_gate_in, dt_bias_in, gate, mul_2, sigmoid, mul_3, decay, norm_weight_in, output_gate_in, sigmoid_1
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import BFloat16, Float32, Int64
+from cutlass.cute.nvgpu import CacheEvictionPriority
+from cutlass.memory import SmemAllocator
+
+THREADS = 256
+ONCE_BELOW = 792  # blocks: beyond, memory that passes once is not marked so
+SMEM_BYTES = 2352
+MIN_BLOCKS = 2
+CARVEOUT = 3  # per cent of the unified memory
+
+
+@cute.jit
+def fma(a, b, c):
+    """a * b + c, rounded once."""
+    return cute.math.fma(a, b, c)
+
+
+@cute.jit
+def mul(a, b):
+    """a * b, rounded: never contracted into a following addition."""
+    return cute.math.mul(a, b, rounding=cute.math.RoundingMode.NEAREST_EVEN)
+
+
+@cute.jit
+def lane_sum(value, step: cutlass.Constexpr, lanes: cutlass.Constexpr):
+    """The sum over `lanes` lanes, `step` apart: neighbours first, every lane gets it."""
+    offset = step
+    while cutlass.const_expr(offset < step * lanes):
+        value = value + cute.arch.shuffle_sync_bfly(value, offset=offset)
+        offset = offset * 2
+    return value
+
+
+@cute.jit
+def flat(tensor):
+    """A tensor by 64-bit element offsets from its first element."""
+    return cute.make_tensor(tensor.iterator, cute.make_layout(2**62))
+
+
+@cute.jit
+def shared(base, offset: cutlass.Constexpr, dtype: cutlass.Constexpr, count: cutlass.Constexpr):
+    """`count` elements at a byte offset of the planned shared memory."""
+    return cute.make_tensor(cute.recast_ptr(base + offset, dtype=dtype), cute.make_layout(count))
+
+
+@cute.jit
+def tile(tensor, offset, width: cutlass.Constexpr, shape: cutlass.Constexpr, stride: cutlass.Constexpr):
+    """The elements from an offset on that is a multiple of `width`: accesses may be `width` elements wide."""
+    return cute.make_tensor(tensor.iterator + cute.assume(offset, divby=width), cute.make_layout(shape, stride=stride))
+
+
+@cute.jit
+def load(source, target, priority: cutlass.Constexpr = CacheEvictionPriority.EVICT_NORMAL):
+    """Memory to registers, widened to what the registers hold."""
+    held = cute.make_rmem_tensor(target.shape, source.element_type)
+    cute.autovec_copy(source, held, l1c_evict_priority=priority)
+    target.store(held.load().to(target.element_type))
+
+
+@cute.jit
+def store(source, target, priority: cutlass.Constexpr = CacheEvictionPriority.EVICT_NORMAL):
+    """Registers to memory, rounded to its element type."""
+    held = cute.make_rmem_tensor(source.shape, target.element_type)
+    held.store(source.load().to(target.element_type))
+    cute.autovec_copy(held, target, l1c_evict_priority=priority)
+
+
+@cute.jit
+def part(registers, offset: cutlass.Constexpr, shape: cutlass.Constexpr, stride: cutlass.Constexpr):
+    """Some elements of a fragment."""
+    return cute.make_tensor(registers.iterator + offset, cute.make_layout(shape, stride=stride))
+
+
+@cute.jit
+def store_part(source, target):
+    """Some elements of a fragment to memory, one by one up to the access."""
+    held = cute.make_rmem_tensor(source.shape, target.element_type)
+    for i in cutlass.range_constexpr(cute.size(source)):
+        held[i] = target.element_type(source[i])
+    cute.autovec_copy(held, target)
+
+
+@cute.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x)); exp may reach infinity, whose reciprocal is 0: no NaN for any finite x."""
+    return cute.math.rcp(1.0 + cute.math.exp(-x), approx=True)
+
+
+@cute.jit
+def silu(x):
+    """x / (1 + exp(-x)); the denominator is at least 1, so its approximate reciprocal neither overflows nor vanishes
+    early."""
+    return mul(x, cute.math.rcp(1.0 + cute.math.exp(-x), approx=True))
+
+
+@cute.kernel
+def kda_decode_kernel(
+    x: cute.Tensor, weight: cute.Tensor, conv_state: cute.Tensor, raw_gate: cute.Tensor, raw_beta: cute.Tensor,
+    A_log: cute.Tensor, dt_bias: cute.Tensor, state_indices: cute.Tensor, state: cute.Tensor, output_gate: cute.Tensor,
+    norm_weight: cute.Tensor, out: cute.Tensor, ONCE: cutlass.Constexpr,
+):
+    thread, _, _ = cute.arch.thread_idx()
+    block_x, _, _ = cute.arch.block_idx()
+    warp = cute.arch.warp_idx()
+    base = SmemAllocator().allocate(SMEM_BYTES, byte_alignment=128)
+    sDecay, sNormWeightIn = shared(base, 0, Float32, 128), shared(base, 512, Float32, 128)
+    sSigmoid1, sY = shared(base, 1024, Float32, 128), shared(base, 1536, BFloat16, 384)
+    sBeta, sSum3Warps = shared(base, 2304, Float32, 1), shared(base, 2320, Float32, 8)
+    mRawGate, mRawBeta, mALog, mDtBias = flat(raw_gate), flat(raw_beta), flat(A_log), flat(dt_bias)
+    mStateIndices, mOutputGate, mNormWeight = flat(state_indices), flat(output_gate), flat(norm_weight)
+    state_1 = block_x % 12
+    rows = block_x // 12
+    lane = thread & 31
+    thread_from_128 = thread - 128
+    warp_from_4 = thread_from_128 >> 5
+    state_2_lane = (thread >> 3) & 3
+    state_3_lane = thread & 7
+    state_indices_in = mStateIndices[Int64(rows) * state_indices.stride[0]]
+    state_indices_in_at = Int64(state_indices_in)
+    A_log_in = mALog[state_1]
+    rConvStateIn = cute.make_rmem_tensor((3, 3), Float32)
+    rXIn = cute.make_rmem_tensor((3,), Float32)
+    rTaps = cute.make_rmem_tensor((4, 3), Float32)
+    if thread < 128:
+        # kda_decode+8
+        gConvState = tile(conv_state, state_indices_in_at * conv_state.stride[0] + (state_1 * 128 + warp * 32 + lane),
+            1, (3, 3), (4608, 1536))
+        load(gConvState, rConvStateIn)
+        gX = tile(x, Int64(rows) * x.stride[0] + (state_1 * 128 + warp * 32 + lane), 1, (3,), (1536,))
+        load(gX, rXIn)
+        # kda_decode+10: taps
+        gWeight = tile(weight, state_1 * 128 + warp * 32 + lane, 1, (4, 3), (1536, 6144))
+        cute.autovec_copy(gWeight, rTaps)
+    raw_gate_in, dt_bias_in, norm_weight_in, output_gate_in = Float32(0.0), Float32(0.0), Float32(0.0), Float32(0.0)
+    if thread >= 128:
+        raw_gate_in = Float32(mRawGate[Int64(rows) * raw_gate.stride[1] + (state_1 * 128 + warp_from_4 * 32 + lane)])
+        # kda_decode+19
+        dt_bias_in = mDtBias[state_1 * 128 + warp_from_4 * 32 + lane]
+        norm_weight_in = mNormWeight[warp_from_4 * 32 + lane]
+        output_gate_in = Float32(
+            mOutputGate[Int64(rows) * output_gate.stride[0] + (state_1 * 128 + warp_from_4 * 32 + lane)])
+    raw_beta_in, beta = Float32(0.0), Float32(0.0)
+    if thread == 128:
+        raw_beta_in = Float32(mRawBeta[Int64(rows) * raw_beta.stride[1] + state_1])
+        # kda_decode+21: beta
+        beta = sigmoid(raw_beta_in)
+    rWindow = cute.make_rmem_tensor((4, 3), Float32)
+    rSum = cute.make_rmem_tensor((3,), Float32)
+    rSum.fill(0.0)
+    rY = cute.make_rmem_tensor((3,), Float32)
+    if thread < 128:
+        # kda_decode+8: window
+        for weight_0_r in cutlass.range_constexpr(3):
+            for weight_1_r in cutlass.range_constexpr(3):
+                rWindow[weight_1_r, weight_0_r] = rConvStateIn[weight_1_r, weight_0_r]
+        for weight_0_r in cutlass.range_constexpr(3):
+            rWindow[3, weight_0_r] = rXIn[weight_0_r]
+        # kda_decode+11
+        for weight_0_r in cutlass.range_constexpr(3):
+            for weight_1_r in cutlass.range_constexpr(4):
+                rSum[weight_0_r] = fma(rWindow[weight_1_r, weight_0_r], rTaps[weight_1_r, weight_0_r], rSum[weight_0_r])
+        # kda_decode+11: y
+        for weight_0_r in cutlass.range_constexpr(3):
+            rY[weight_0_r] = Float32(BFloat16(silu(rSum[weight_0_r])))
+    gate, sigmoid_1 = Float32(0.0), Float32(0.0)
+    if thread >= 128:
+        # kda_decode+19: gate; kda_decode+32
+        gate = raw_gate_in + dt_bias_in
+        sigmoid_1 = sigmoid(output_gate_in)
+
+    # kda_decode+20
+    exp = cute.math.exp(A_log_in)
+    decay = Float32(0.0)
+    if thread >= 128:
+        # kda_decode+20: decay
+        decay = cute.math.exp(sigmoid(mul(exp, gate)) * -5.0)
+        sDecay[warp_from_4 * 32 + lane] = decay
+        sNormWeightIn[warp_from_4 * 32 + lane] = norm_weight_in
+        # kda_decode+32
+        sSigmoid1[warp_from_4 * 32 + lane] = sigmoid_1
+    if thread < 128:
+        # kda_decode+11: y
+        store(rY, tile(sY, warp * 32 + lane, 1, (3,), (128,)))
+    if thread == 128:
+        # kda_decode+21: beta
+        sBeta[0] = beta
+    rStateIn = cute.make_rmem_tensor((8, 4, 2), Float32)
+
+    # kda_decode+24
+    gState = tile(state, state_indices_in_at * state.stride[0]
+        + (state_1 * 16384 + warp * 512 + state_2_lane * 128 + state_3_lane * 8), 8, (8, 4, 2), (1, 4096, 64))
+    load(gState, rStateIn, ONCE)
+    if thread < 128:
+        # kda_decode+9
+        gConvState_2 = tile(conv_state, state_indices_in_at * conv_state.stride[0]
+            + (state_1 * 128 + warp * 32 + lane), 1, (2, 3), (4608, 1536))
+        store_part(part(rConvStateIn, 1, (2, 3), (1, 3)), gConvState_2)
+        gConvState_3 = tile(conv_state, state_indices_in_at * conv_state.stride[0]
+            + (state_1 * 128 + warp * 32 + lane + 9216), 1, (3,), (1536,))
+        store(rXIn, gConvState_3)
+    rYS = cute.make_rmem_tensor((8, 2), Float32)
+    cute.arch.sync_threads()  # y_shared: write → read
+
+    load(tile(sY, state_3_lane * 8, 8, (8, 2), (1, 64)), rYS)
+    rYS2 = cute.make_rmem_tensor((8, 2), Float32)
+    load(tile(sY, state_3_lane * 8 + 128, 8, (8, 2), (1, 64)), rYS2)
+    rDecayS = cute.make_rmem_tensor((8, 2), Float32)
+    cute.autovec_copy(tile(sDecay, state_3_lane * 8, 4, (8, 2), (1, 64)), rDecayS)
+    rYS3 = cute.make_rmem_tensor((4,), Float32)
+    load(tile(sY, warp * 4 + state_2_lane + 256, 1, (4,), (32,)), rYS3)
+    beta_s = sBeta[0]
+    rNormWeightInS = cute.make_rmem_tensor((4,), Float32)
+    tNormWeightIn = tile(sNormWeightIn, warp * 4 + state_2_lane, 1, (4,), (32,))
+    cute.autovec_copy(tNormWeightIn, rNormWeightInS)
+    rSigmoid1S = cute.make_rmem_tensor((4,), Float32)
+    cute.autovec_copy(tile(sSigmoid1, warp * 4 + state_2_lane, 1, (4,), (32,)), rSigmoid1S)
+    rH = cute.make_rmem_tensor((8, 4, 2), Float32)
+    rDotRaw = cute.make_rmem_tensor((4,), Float32)
+    rDotRaw.fill(0.0)
+    rDot1BaseRaw = cute.make_rmem_tensor((4,), Float32)
+    rDot1BaseRaw.fill(0.0)
+    rK = cute.make_rmem_tensor((8, 2), Float32)
+    rDelta = cute.make_rmem_tensor((4,), Float32)
+    rO = cute.make_rmem_tensor((4,), Float32)
+    rH1Bf16 = cute.make_rmem_tensor((8, 4, 2), Float32)
+    sum_1, sum_2, dot_1_step_raw_raw, sum_3_part = Float32(0.0), Float32(0.0), Float32(0.0), Float32(0.0)
+
+    # kda_decode+15; kda_decode+16; kda_decode+28
+    for state_3_r in cutlass.range_constexpr(2):
+        for state_3_v in cutlass.range_constexpr(8):
+            sum_1 = fma(rYS[state_3_v, state_3_r], rYS[state_3_v, state_3_r], sum_1)
+            sum_2 = fma(rYS2[state_3_v, state_3_r], rYS2[state_3_v, state_3_r], sum_2)
+            dot_1_step_raw_raw = fma(rYS2[state_3_v, state_3_r], rYS[state_3_v, state_3_r], dot_1_step_raw_raw)
+
+    # kda_decode+24: h; kda_decode+25; kda_decode+28
+    for state_3_r in cutlass.range_constexpr(2):
+        for state_2_r in cutlass.range_constexpr(4):
+            for state_3_v in cutlass.range_constexpr(8):
+                rH[state_3_v, state_2_r, state_3_r] = (
+                    rStateIn[state_3_v, state_2_r, state_3_r] * rDecayS[state_3_v, state_3_r])
+                rDotRaw[state_2_r] = fma(rH[state_3_v, state_2_r, state_3_r], rYS2[state_3_v, state_3_r],
+                    rDotRaw[state_2_r])
+                rDot1BaseRaw[state_2_r] = fma(rH[state_3_v, state_2_r, state_3_r], rYS[state_3_v, state_3_r],
+                    rDot1BaseRaw[state_2_r])
+
+    # kda_decode+25
+    for i in cutlass.range_constexpr(4):
+        rDotRaw[i] = lane_sum(rDotRaw[i], 1, 8)
+        rDot1BaseRaw[i] = lane_sum(rDot1BaseRaw[i], 1, 8)
+
+    # kda_decode+15
+    sum_1 = lane_sum(sum_1, 1, 8)
+    sum_2 = lane_sum(sum_2, 1, 8)
+    dot_1_step_raw_raw = lane_sum(dot_1_step_raw_raw, 1, 8)
+
+    # kda_decode+15; kda_decode+16; kda_decode+25; kda_decode+28
+    mul_1 = cute.math.rsqrt(sum_1 + 1e-06) * 0.08838834764831845
+    rsqrt_1 = cute.math.rsqrt(sum_2 + 1e-06)
+    neg_rsqrt_1 = -rsqrt_1
+    dot_1_step = dot_1_step_raw_raw * mul_1 * rsqrt_1
+
+    # kda_decode+16: k
+    for state_3_r in cutlass.range_constexpr(2):
+        for state_3_v in cutlass.range_constexpr(8):
+            rK[state_3_v, state_3_r] = rYS2[state_3_v, state_3_r] * rsqrt_1
+
+    # kda_decode+25: delta; kda_decode+28; kda_decode+31
+    for state_2_r in cutlass.range_constexpr(4):
+        rDelta[state_2_r] = fma(neg_rsqrt_1, rDotRaw[state_2_r], rYS3[state_2_r]) * beta_s
+        rO[state_2_r] = Float32(BFloat16(fma(rDot1BaseRaw[state_2_r], mul_1, rDelta[state_2_r] * dot_1_step)))
+        sum_3_part = fma(rO[state_2_r], rO[state_2_r], sum_3_part)
+
+    # kda_decode+27
+    for state_3_r in cutlass.range_constexpr(2):
+        for state_2_r in cutlass.range_constexpr(4):
+            for state_3_v in cutlass.range_constexpr(8):
+                rH1Bf16[state_3_v, state_2_r, state_3_r] = Float32(
+                    BFloat16(fma(rDelta[state_2_r], rK[state_3_v, state_3_r], rH[state_3_v, state_2_r, state_3_r])))
+
+    # kda_decode+31
+    sum_3_part = lane_sum(sum_3_part, 8, 4)
+    if state_2_lane == 0 and state_3_lane == 0:
+        sSum3Warps[warp] = sum_3_part
+
+    # kda_decode+27
+    store(rH1Bf16, gState, ONCE)
+    rSum3Parts = cute.make_rmem_tensor((8,), Float32)
+    cute.arch.sync_threads()  # sum_3_warps: write → read
+
+    cute.autovec_copy(tile(sSum3Warps, 0, 1, (8,), (1,)), rSum3Parts)
+    rMul6Bf16 = cute.make_rmem_tensor((4,), Float32)
+    sum_3 = Float32(0.0)
+
+    # kda_decode+31
+    for turn in cutlass.range_constexpr(8):
+        sum_3 = sum_3 + rSum3Parts[turn]
+    rsqrt_2 = cute.math.rsqrt(fma(sum_3, Float32(0.0078125), Float32(1e-05)))
+
+    # kda_decode+32
+    for state_2_r in cutlass.range_constexpr(4):
+        rMul6Bf16[state_2_r] = Float32(
+            BFloat16(rO[state_2_r] * rsqrt_2 * rNormWeightInS[state_2_r] * rSigmoid1S[state_2_r]))
+    if state_3_lane == 0:
+        gOut = tile(out, Int64(rows) * 1536 + (state_1 * 128 + warp * 4 + state_2_lane), 1, (4,), (32,))
+        store(rMul6Bf16, gOut)
+
+
+@cute.jit
+def launch(
+    x: cute.Tensor, weight: cute.Tensor, conv_state: cute.Tensor, raw_gate: cute.Tensor, raw_beta: cute.Tensor,
+    A_log: cute.Tensor, dt_bias: cute.Tensor, state_indices: cute.Tensor, state: cute.Tensor, output_gate: cute.Tensor,
+    norm_weight: cute.Tensor, out: cute.Tensor, stream,
+):
+    """The kernel on a stream."""
+    blocks = x.shape[0] * 12
+    if blocks < ONCE_BELOW:
+        kda_decode_kernel(
+            x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_indices, state, output_gate, norm_weight,
+            out, CacheEvictionPriority.EVICT_FIRST,
+        ).launch(
+            grid=(x.shape[0] * 12, 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
+            preferred_smem_carveout=CARVEOUT, stream=stream)
+    else:
+        kda_decode_kernel(
+            x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_indices, state, output_gate, norm_weight,
+            out, CacheEvictionPriority.EVICT_NORMAL,
+        ).launch(
+            grid=(x.shape[0] * 12, 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
+            preferred_smem_carveout=CARVEOUT, stream=stream)
+
+
+kda_decode_kernel.set_name_prefix("fusec_kda_decode", remove_cutlass_symbol=True)

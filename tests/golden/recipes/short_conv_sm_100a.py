@@ -1,0 +1,118 @@
+"""short_conv
+
+grid: rows; 224 threads
+anchor: weight_in [window_1=WARP7@32·LANE32@1, weight_1=REG4]
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import BFloat16, Float32, Int64
+from cutlass.cute.nvgpu import CacheEvictionPriority
+
+THREADS = 224
+MIN_BLOCKS = 2
+CARVEOUT = 1  # per cent of the unified memory
+
+
+@cute.jit
+def fma(a, b, c):
+    """a * b + c, rounded once."""
+    return cute.math.fma(a, b, c)
+
+
+@cute.jit
+def mul(a, b):
+    """a * b, rounded: never contracted into a following addition."""
+    return cute.math.mul(a, b, rounding=cute.math.RoundingMode.NEAREST_EVEN)
+
+
+@cute.jit
+def flat(tensor):
+    """A tensor by 64-bit element offsets from its first element."""
+    return cute.make_tensor(tensor.iterator, cute.make_layout(2**62))
+
+
+@cute.jit
+def tile(tensor, offset, width: cutlass.Constexpr, shape: cutlass.Constexpr, stride: cutlass.Constexpr):
+    """The elements from an offset on that is a multiple of `width`: accesses may be `width` elements wide."""
+    return cute.make_tensor(tensor.iterator + cute.assume(offset, divby=width), cute.make_layout(shape, stride=stride))
+
+
+@cute.jit
+def load(source, target, priority: cutlass.Constexpr = CacheEvictionPriority.EVICT_NORMAL):
+    """Memory to registers, widened to what the registers hold."""
+    held = cute.make_rmem_tensor(target.shape, source.element_type)
+    cute.autovec_copy(source, held, l1c_evict_priority=priority)
+    target.store(held.load().to(target.element_type))
+
+
+@cute.jit
+def part(registers, offset: cutlass.Constexpr, shape: cutlass.Constexpr, stride: cutlass.Constexpr):
+    """Some elements of a fragment."""
+    return cute.make_tensor(registers.iterator + offset, cute.make_layout(shape, stride=stride))
+
+
+@cute.jit
+def store_part(source, target):
+    """Some elements of a fragment to memory, one by one up to the access."""
+    held = cute.make_rmem_tensor(source.shape, target.element_type)
+    for i in cutlass.range_constexpr(cute.size(source)):
+        held[i] = target.element_type(source[i])
+    cute.autovec_copy(held, target)
+
+
+@cute.jit
+def silu(x):
+    """x / (1 + exp(-x)); the denominator is at least 1, so its approximate reciprocal neither overflows nor vanishes
+    early."""
+    return mul(x, cute.math.rcp(1.0 + cute.math.exp(-x), approx=True))
+
+
+@cute.kernel
+def short_conv_kernel(x: cute.Tensor, window: cute.Tensor, weight: cute.Tensor, out: cute.Tensor):
+    thread, _, _ = cute.arch.thread_idx()
+    rows, _, _ = cute.arch.block_idx()
+    warp = cute.arch.warp_idx()
+    mX, mWindow, mOut = flat(x), flat(window), flat(out)
+    lane = thread & 31
+    rWindowIn = cute.make_rmem_tensor((3,), Float32)
+    rWindowIn.fill(0.0)
+    rWeightIn = cute.make_rmem_tensor((4,), Float32)
+    rWeightIn.fill(0.0)
+    x_in = Float32(0.0)
+    if warp * 32 + lane < 200:
+        gWindow = tile(window, Int64(rows) * window.stride[0] + (warp * 96 + lane * 3), 1, (3,), (1,))
+        load(gWindow, rWindowIn)
+        # short_conv+2
+        x_in = Float32(mX[Int64(rows) * x.stride[0] + (warp * 32 + lane)])
+        cute.autovec_copy(tile(weight, warp * 128 + lane * 4, 1, (4,), (1,)), rWeightIn)
+    rFull = cute.make_rmem_tensor((4,), Float32)
+    sum_2 = Float32(0.0)
+
+    # short_conv+2: full
+    for weight_1_r in cutlass.range_constexpr(3):
+        rFull[weight_1_r] = rWindowIn[weight_1_r]
+    rFull[3] = x_in
+
+    # short_conv+4
+    for weight_1_r in cutlass.range_constexpr(4):
+        sum_2 = fma(rFull[weight_1_r], rWeightIn[weight_1_r], sum_2)
+    silu_bf16 = Float32(BFloat16(silu(sum_2)))
+    if warp * 32 + lane < 200:
+        # short_conv+3
+        mWindow[Int64(rows) * window.stride[0] + (warp * 96 + lane * 3 + 2)] = BFloat16(x_in)
+        # short_conv+4
+        mOut[Int64(rows) * 200 + (warp * 32 + lane)] = BFloat16(silu_bf16)
+        # short_conv+3
+        gWindow_2 = tile(window, Int64(rows) * window.stride[0] + (warp * 96 + lane * 3), 1, (2,), (1,))
+        store_part(part(rWindowIn, 1, (2,), (1,)), gWindow_2)
+
+
+@cute.jit
+def launch(x: cute.Tensor, window: cute.Tensor, weight: cute.Tensor, out: cute.Tensor, stream):
+    """The kernel on a stream."""
+    short_conv_kernel(x, window, weight, out).launch(
+        grid=(x.shape[0], 1, 1), block=(THREADS, 1, 1), min_blocks_per_mp=MIN_BLOCKS,
+        preferred_smem_carveout=CARVEOUT, stream=stream)
+
+
+short_conv_kernel.set_name_prefix("fusec_short_conv", remove_cutlass_symbol=True)
