@@ -13,6 +13,7 @@ from .contract_products import contract_products
 from .cut_ranges import cut_ranges
 from .fold_reductions import fold_reductions
 from .free_scales import free_scales
+from .merge_axes import merge_axes
 from .simplify import simplify
 from .simplify_tensors import simplify_tensors
 
@@ -22,6 +23,7 @@ GRAPH_PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("free_scales", free_scales),  # After it: a dot that was distributed has dots of its own to free.
     ("contract_products", contract_products),
     ("simplify", simplify),  # Folding makes values that are equal to others.
+    ("merge_axes", merge_axes),  # Last: what told axes apart may be gone by now.
 )
 
 

@@ -1,4 +1,4 @@
-"""One decode step of Mamba-2 (Nemotron-H: 128 heads of 64, 8 groups of 128 states): convolution, selective update, gated norm.
+"""One decode step of Mamba-2 (heads of 64, groups of 128 states): convolution, selective update, gated norm.
 
 One projection holds z, x, B, C and dt of a row. B and C belong to groups of heads; the state [head, dim, state] forgets by
 exp(dt·A), takes in dt·x·B and is read by C; D·x skips it; the norm over each group comes after the gate.
@@ -12,7 +12,7 @@ EPS = 1e-5
 STATES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def example(rows, device, H=128, P=64, N=128, G=8, state="fp32"):
+def example(rows, device, H=32, P=64, N=128, G=8, state="fp32"):
     """`rows` requests among half as many slots again, H heads of P in G groups of N states."""
     def normal(*shape, scale=1.0, dtype=torch.bfloat16):
         return (scale * torch.randn(*shape, device=device)).to(dtype)

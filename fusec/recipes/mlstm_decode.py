@@ -1,4 +1,4 @@
-"""One decode step of xLSTM's matrix memory (xLSTM-7B: 8 heads, keys of 256, values of 512): exponential gates, kept in range.
+"""One decode step of xLSTM's matrix memory (8 heads; xLSTM-7B has keys of 256 and values of 512): exponential gates, kept in range.
 
 Three states per head move together in place: the memory [key, value], the normaliser [key] and the running maximum of the gates'
 logarithms, which keeps every exponential at or below 1. The result is divided by what the query finds in the normaliser, normalised
@@ -13,7 +13,7 @@ CAP = 15.0  # Gates are softly limited to ±CAP.
 EPS = 1e-6
 
 
-def example(rows, device, H=8, K=256, V=512):
+def example(rows, device, H=8, K=128, V=256):
     """`rows` requests of H heads, keys of K, values of V, among half as many slots again."""
     def normal(*shape, scale=1.0, dtype=torch.bfloat16):
         return (scale * torch.randn(*shape, device=device)).to(dtype)
