@@ -192,6 +192,14 @@ def interleaved_pools(facts: Facts, inputs: Mapping[str, Any], pad: int = 16) ->
     return out
 
 
+def taken(t: Tensor, dim: int, rows: list[int]) -> Tensor:
+    """Some positions of a dim, of tensors of any type."""
+    index = torch.tensor(rows, device=t.device)
+    if t.dtype.itemsize == 1 and t.dtype != torch.bool:
+        return t.view(torch.uint8).index_select(dim, index).view(t.dtype)
+    return t.index_select(dim, index)
+
+
 def rows_at(facts: Facts, inputs: Mapping[str, Any], rows: list[int]) -> Inputs:
     """The batch that consists of these rows of a batch, in this order; pools stay the same (as copies)."""
     out: Inputs = {}
@@ -202,7 +210,7 @@ def rows_at(facts: Facts, inputs: Mapping[str, Any], rows: list[int]) -> Inputs:
         elif dim is None:
             out[name] = t.clone() if name in facts.mutated else t
         else:
-            picked = t.index_select(dim, torch.tensor(rows, device=t.device))
+            picked = taken(t, dim, rows)
             out[name] = dense_like(t, tuple(picked.shape)).copy_(picked)
     return out
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import Loc
 from .report import Compared, Difference
-from .ulp import MANTISSA, same_bits, ulp_distance
+from .ulp import MANTISSA, is_nan, same_bits, ulp_distance
 
 RTOL, ATOL, SHARE = 2e-5, 1e-6, 1e-3
 """What fp32 values may differ by, and the share of a production build's elements that may lie outside of it."""
@@ -44,10 +44,6 @@ def _number(x: Tensor) -> float | int | bool:
 
 def _wide(x: Tensor) -> Tensor:
     return x.to(torch.float64)
-
-
-def _nan(x: Tensor) -> Tensor:
-    return x.to(torch.float32).isnan() if x.dtype in MANTISSA else torch.zeros_like(x, dtype=torch.bool)
 
 
 def _verdict(subject: Subject, rule: str, kernel: Tensor, model: Tensor, excess: Tensor, ulps: Tensor | None = None,
@@ -92,14 +88,18 @@ def exactly(subject: Subject, kernel: Tensor, model: Tensor, among: Tensor | Non
     return _verdict(subject, rule, kernel, model, excess)
 
 
-def within_one_ulp(subject: Subject, kernel: Tensor, model: Tensor) -> Compared:
-    """A value at a written rounding: at most one number of its type away."""
+def within_one_ulp(subject: Subject, kernel: Tensor, model: Tensor, among: Tensor | None = None) -> Compared:
+    """A value at a written rounding: at most one number of its type away. among: bool, which elements count."""
     rule = "within 1 ulp"
     wrong = _mismatch(subject, rule, kernel, model)
     if wrong:
         return wrong
     far = ulp_distance(kernel, model.to(kernel.dtype))
-    return _verdict(subject, rule, kernel, model, _ulps(far, kernel, model), far)
+    return _verdict(subject, rule, kernel, model, _only(_ulps(far, kernel, model), among), far)
+
+
+def _only(excess: Tensor, among: Tensor | None) -> Tensor:
+    return excess if among is None else excess.masked_fill(~among, 0.0)
 
 
 def rounded_within_one_ulp(subject: Subject, kernel: Tensor, model: Tensor, dtype: torch.dtype) -> Compared:
@@ -114,7 +114,7 @@ def rounded_within_one_ulp(subject: Subject, kernel: Tensor, model: Tensor, dtyp
     held = kernel.to(dtype)
     far = ulp_distance(held, model.to(dtype))
     exact = held.to(kernel.dtype)
-    inexact = (exact != kernel) & ~(exact.isnan() & kernel.isnan())
+    inexact = (exact != kernel) & ~(is_nan(exact) & is_nan(kernel))
     return _verdict(subject, rule, kernel, model, _ulps(far, kernel, model).masked_fill(inexact, float("inf")), far)
 
 
@@ -128,7 +128,7 @@ def _gap(kernel: Tensor, model: Tensor) -> Tensor:
     """|kernel − model| in fp64: 0 for equals and two NaN, inf for one NaN and for unlike infinities."""
     k, m = _wide(kernel), _wide(model)
     gap = torch.where(k == m, 0.0, (k - m).abs())
-    nan_k, nan_m = _nan(kernel), _nan(model)
+    nan_k, nan_m = is_nan(kernel), is_nan(model)
     gap = gap.masked_fill(nan_k & nan_m, 0.0).masked_fill(nan_k ^ nan_m, float("inf"))
     return gap.nan_to_num(nan=float("inf"), posinf=float("inf"))
 
@@ -137,11 +137,11 @@ def _allowed(model: Tensor, more: Tensor | float = 0.0) -> Tensor:
     return ATOL + RTOL * _wide(model).abs().nan_to_num(0.0, 0.0, 0.0) + more
 
 
-def within_tolerance(subject: Subject, kernel: Tensor, model: Tensor) -> Compared:
-    """fp32 values of a check build: rtol 2e-5, atol 1e-6, everywhere."""
+def within_tolerance(subject: Subject, kernel: Tensor, model: Tensor, among: Tensor | None = None) -> Compared:
+    """fp32 values of a check build: rtol 2e-5, atol 1e-6, everywhere. among: bool, which elements count."""
     rule = f"within rtol {RTOL:g}, atol {ATOL:g}"
     wrong = _mismatch(subject, rule, kernel, model)
-    return wrong or _verdict(subject, rule, kernel, model, _gap(kernel, model) / _allowed(model))
+    return wrong or _verdict(subject, rule, kernel, model, _only(_gap(kernel, model) / _allowed(model), among))
 
 
 def as_production(subject: Subject, kernel: Tensor, model: Tensor, reach: Callable[[], Tensor],

@@ -4,12 +4,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..errors import Loc
 from ..ir.graph import Graph
-from .cases import rows_at
+from .cases import rows_at, taken
 from .compare import Subject, exactly
 from .facts import Facts, facts
 from .masks import UNTOUCHED, touched
@@ -53,6 +52,6 @@ def _same(graph: Graph, known: Facts, tensor: str, mine: Mapping[str, Tensor], w
     dim = next((d for d, e in enumerate(argument.shape) if not isinstance(e, int) and str(e) == graph.rows), None)
     other = whole[tensor]
     if dim is not None:
-        other = other.index_select(dim, torch.tensor(batch, device=other.device))
+        other = taken(other, dim, batch)
     dims = tuple(f"dim{d}" for d in range(other.dim()))
     return exactly(Subject(tensor, Loc(), dims, where, dim), mine[tensor], other, owned)

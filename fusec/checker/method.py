@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -25,13 +26,18 @@ from ..ir.graph import Graph, Index, Node, Store
 from ..ir.reference import TORCH_DTYPE
 from .attribution import attribute
 from .bound import BOUND, reach
+from .cases import rows_at
 from .compare import ATOL, RTOL, Subject, as_production, exactly, rounded_within_one_ulp, within_one_ulp, within_tolerance
+from .facts import facts
 from .levels import Execute, device_of, interpreted, model, shape_of, sizes
 from .masks import COMPUTED, MOVED, Touched, touched
 from .probes import GIVEN, every_value, probes, roundings, with_given, with_probes
 from .report import Compared, Difference, Findings
 from .storage import changed, clone, key, raw, scramble
+from .ulp import same_bits
 
+TURN = 1 << 25
+"""Elements of the largest value that are looked at together where the analysis of flips needs dozens of such values."""
 Run = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 """Arguments, changed in place -> fresh outputs by name."""
 
@@ -135,12 +141,33 @@ class Scene:
     def reach(self, tensor: str) -> Tensor:
         """How far each element may be from the free model's beyond the fp32 tolerance."""
         if self._reach is None:
-            graph, names = reach(self.graph, RTOL, ATOL)
-            zeros = {BOUND + n: torch.zeros(self._shape(n), device=device_of(self.base)) for n in names}
-            self.run(lambda t: interpreted(graph, {**t, **zeros}, "f64"))
-            self._reach = {n: zeros[BOUND + n] for n in names}
+            self._reach = self._reaches()
         found = self._reach.get(tensor)
         return torch.zeros(self._shape(tensor), device=device_of(self.base)) if found is None else found
+
+    def _reaches(self) -> dict[str, Tensor]:
+        """The reach of every stored tensor; rows go in turns of as many as memory has room for."""
+        graph, names = reach(self.graph, RTOL, ATOL)
+        device, known = device_of(self.base), facts(self.graph)
+        along = {n: d for n in names for d, e in enumerate(self.graph.tensors[n].shape) if str(e) == self.graph.rows}
+        whole = {n: torch.zeros(self._shape(n), device=device) for n in names if n not in along}
+        parts: dict[str, list[Tensor]] = {n: [] for n in along}
+        for rows in self._turns():
+            given = self.base if rows is None else rows_at(known, self.base, rows)
+            own = {n: shape_of(self.graph.tensors[n], sizes(self.graph.arguments, given)) for n in along}
+            zeros = {n: torch.zeros(shape, device=device) for n, shape in own.items()}
+            interpreted(graph, {**clone(given), **{BOUND + n: t for n, t in {**whole, **zeros}.items()}}, "f64")
+            for name, t in zeros.items():
+                parts[name].append(t)
+        return {**whole, **{n: torch.cat(parts[n], along[n]) for n in along}}
+
+    def _turns(self) -> list[list[int] | None]:
+        rows = self.known.get(self.graph.rows or "")
+        widest = max((prod(a.extent for a in n.axes if isinstance(a.extent, int)) for n in self.graph.nodes), default=1)
+        step = max(1, TURN // widest)
+        if rows is None or rows <= step:
+            return [None]
+        return [list(range(i, min(i + step, rows))) for i in range(0, rows, step)]
 
     def _shape(self, tensor: str) -> tuple[int, ...]:
         return shape_of(self.graph.tensors[tensor], self.known)
@@ -179,7 +206,7 @@ class Scene:
                 continue
             known = mask != COMPUTED
             if checked is not None:
-                known = known | (kernel == checked[tensor]) | (kernel.isnan() & checked[tensor].isnan())
+                known = known | same_bits(kernel, checked[tensor])
             findings.compared.append(as_production(subject, kernel, right, lambda t=tensor: self.reach(t), known))
         findings.compared += self.untouched(where, after)
 
@@ -213,9 +240,8 @@ class Scene:
         mask = self.touched.masks[tensor]
         if not self._moved(subject, kernel, right, mask, findings):
             return
-        ours = torch.where(mask == COMPUTED, kernel, right.to(kernel.dtype))
         rule = within_tolerance if dtype == "f32" else within_one_ulp
-        findings.compared.append(rule(subject, ours, right))
+        findings.compared.append(rule(subject, kernel, right, mask == COMPUTED if kernel.shape == mask.shape else None))
 
     def _moved(self, subject: Subject, kernel: Tensor, right: Tensor, mask: Tensor, findings: Findings) -> bool:
         """Compare what is only moved; whether there is anything else to compare."""

@@ -59,8 +59,8 @@ class Compared:
 class Report:
     """The result of a check. True in a condition exactly if it is `ok`.
 
-    level: "graph", "kernel", "emulate" or "gpu". compared: everything that was compared, in the order of the function. notes: what could not
-    be looked at, or only in a weaker way.
+    level: "graph", "kernel", "emulate" or "gpu". compared: everything that was compared, in the order of the function. notes: what
+    could not be looked at, or only in a weaker way.
     """
 
     name: str

@@ -1,7 +1,8 @@
 """What is checked: the function, its graph before and after folding for the layout of a call, and how to run it at each level."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,13 +118,29 @@ def folded(graph: Graph) -> Graph:
 def eager(target: Target, graph: Graph, constants: Mapping[str, Any]) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     """The function itself in eager mode; its outputs by the names that the graph gives them."""
     def run(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        with torch.no_grad(), SingleRounding():
+        with torch.no_grad(), SingleRounding(), full_products():
             found = target.fn(**{**constants, **tensors})
         flat = leaves(found)
         if len(flat) != len(graph.outputs):
             raise ArgumentError(f"{graph.name}: the function returns {len(flat)} tensors, the graph has {len(graph.outputs)}")
         return {n: t for n, t in zip(graph.outputs, flat) if not n.startswith("=")}
     return run
+
+
+@contextmanager
+def full_products() -> Iterator[None]:
+    """Matrix products and convolutions in eager mode on a device as their types say: fp32 not as tf32, narrow sums not narrow."""
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    switches = [(products, "allow_tf32"), (products, "allow_bf16_reduced_precision_reduction"),
+                (products, "allow_fp16_reduced_precision_reduction"), (convolutions, "allow_tf32")]
+    before = [getattr(where, name) for where, name in switches]
+    try:
+        for where, name in switches:
+            setattr(where, name, False)
+        yield
+    finally:
+        for (where, name), value in zip(switches, before):
+            setattr(where, name, value)
 
 
 def leaves(found: Any) -> list[Tensor]:

@@ -27,6 +27,13 @@ def _ordered(x: Tensor) -> Tensor:
     return torch.where(pattern & sign != 0, -magnitude, magnitude)
 
 
+def is_nan(x: Tensor) -> Tensor:
+    """Where a tensor of any type is NaN."""
+    if x.dtype not in MANTISSA:
+        return torch.zeros_like(x, dtype=torch.bool)
+    return (x if x.dtype == torch.float64 else x.to(torch.float32)).isnan()
+
+
 def ulp_distance(a: Tensor, b: Tensor) -> Tensor:
     """How many numbers of their common element type lie between `a` and `b` (int64, elementwise).
 
@@ -35,7 +42,7 @@ def ulp_distance(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.dtype != b.dtype or a.dtype not in MANTISSA:
         raise TypeError(f"ulp_distance takes two tensors of one floating type, not {a.dtype} and {b.dtype}")
-    one, other = a.isnan(), b.isnan()
+    one, other = is_nan(a), is_nan(b)
     far = (_ordered(a) - _ordered(b)).abs()
     return far.masked_fill(one & other, 0).masked_fill(one ^ other, UNLIKE)
 
@@ -51,4 +58,4 @@ def ulp_of(x: Tensor, dtype: torch.dtype) -> Tensor:
 def same_bits(a: Tensor, b: Tensor) -> Tensor:
     """Where both hold the same bits, or both are NaN: what a value that is only moved must satisfy (-0 is not 0)."""
     equal = bits(a) == bits(b)
-    return equal | (a.isnan() & b.isnan()) if a.dtype in MANTISSA else equal
+    return equal | (is_nan(a) & is_nan(b))

@@ -89,3 +89,19 @@ def test_reach_covers_every_flip():
         far = (other["scale"] - free["scale"]).abs()
         assert (far <= zeros[BOUND + "scale"] + 1e-6).all()
     assert model(wide, storage.clone(given))["scale"].ne(free["scale"]).any()
+
+
+def test_reach_does_not_depend_on_how_rows_are_taken(monkeypatch):
+    from fusec.checker import method
+    given = inputs()
+    given["x"][:], given["w"][:] = 1.0, 1.0 + 2.0 ** -8 + 2.0 ** -20
+
+    def found():
+        scene = method.Scene(method.Question("step", GRAPH, None, None, None), given)
+        return {n: scene.reach(n) for n in ("pool", "out", "scale")}
+
+    whole = found()
+    monkeypatch.setattr(method, "TURN", 4 * 3 * D)
+    assert len(method.Scene(method.Question("step", GRAPH, None, None, None), given)._turns()) == 2
+    for name, t in found().items():
+        assert torch.equal(t, whole[name]) and bool((t > 0).any())
