@@ -95,13 +95,23 @@ def _build(wanted: Mapping[str, _Wanted], place: Store, progress: Progress) -> d
     archs = list(wanted)
     name = wanted[archs[0]].stages.need("graph").name
     progress(f"{name}: building for {', '.join(archs)}")
-    found = {}
+    built = _built(wanted)
+    spilled = {arch: one for arch, one in wanted.items()
+               if built[arch].resources["spills"] and one.stages.need("kernel").launch.min_blocks > 1}
+    for arch, one in spilled.items():
+        progress(f"{name}: spills for {arch}, building with more registers")
+        one.stages = pipeline.relaxed(one.stages)
+    built.update(_built(spilled))
+    return {arch: _kernel(_publish(place, one, built[arch]), one) for arch, one in wanted.items()}
+
+
+def _built(wanted: Mapping[str, _Wanted]) -> dict[str, Any]:
+    """What the worker makes of each, side by side."""
+    archs, found = list(wanted), dict[str, Any]()
     jobs = [(BUILD, (one.stages.source, one.stages.kernel, arch, one.entry_name, False)) for arch, one in wanted.items()]
-    for number, built in builder.run(jobs):
-        arch = archs[number]
-        progress(f"{name}: built for {arch}")
-        wanted[arch].seconds += built.seconds
-        found[arch] = _kernel(_publish(place, wanted[arch], built), wanted[arch])
+    for number, result in builder.run(jobs) if jobs else ():
+        found[archs[number]] = result
+        wanted[archs[number]].seconds += result.seconds
     return found
 
 

@@ -1,0 +1,35 @@
+"""A kernel that spills under its promise of several blocks per multiprocessor is built again without the promise."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from fusec import compiler
+from fusec.api import capture_graph
+from fusec.codegen.result import BuildResult
+
+
+def step(x, w):
+    h = x.float()
+    return (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6) * w).to(x.dtype)
+
+
+def test_a_spilling_kernel_is_built_with_more_registers(monkeypatch) -> None:
+    asked: list[int] = []
+
+    class Builder:
+        @staticmethod
+        def run(jobs: list) -> Iterator[tuple[int, BuildResult]]:
+            for number, (_, (source, spec, arch, name, _)) in enumerate(jobs):
+                asked.append(spec.launch.min_blocks)
+                assert ("MIN_BLOCKS" in source) == (spec.launch.min_blocks > 1)
+                resources = {"registers": 64, "spills": 72 if spec.launch.min_blocks > 1 else 0}
+                yield number, BuildResult(b"object", "ptx", b"cubin", resources, 0.1)
+
+    monkeypatch.setattr(compiler, "builder", Builder)
+    monkeypatch.setattr(compiler, "start_builder", lambda: None)
+    stages = capture_graph(step, {"x": torch.randn(4, 256).bfloat16(), "w": torch.rand(256)})
+    kernel, = compiler.kernels(stages, ("sm_90a",))
+    assert asked == [2, 1] and kernel.resources["spills"] == 0
+    assert kernel.spec.launch.min_blocks == 1 and "MIN_BLOCKS" not in kernel.source
