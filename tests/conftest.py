@@ -2,6 +2,9 @@
 import os
 
 import pytest
+import torch
+
+torch.set_num_threads(1)  # Small tensors, and as many test processes as there are cores.
 
 
 def pytest_addoption(parser):
