@@ -11,6 +11,7 @@ from typing import Any
 
 import sympy
 
+from ..ir.tensor import Expand
 from .builder import Builder, Extent, Value, broadcast, plain
 from .registry import Result, op
 
@@ -145,36 +146,54 @@ def _along(b: Builder, x: Value, dim: int, index: Value) -> tuple[Value, Value]:
 
 
 @op(
-    gather=("x, 1, k[:, None]", "x, 1, torch.stack([k, k], 1)", "x[..., None], 1, k[:, None, None]"),
+    gather=(
+        "x, 1, k[:, None]",
+        "x, 1, torch.stack([k, k], 1)",
+        "x[..., None], 1, k[:, None, None]",
+        "x, 0, k[:1, None].expand(1, 4)",
+        "x, 0, k[:, None]",
+        "x[:, :, None].expand(3, 4, 2), 1, k[:, None, None].expand(3, 1, 2)",
+    ),
     take_along_dim="x, k[:, None], 1",
 )
 def _gather(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
     dim, index = (rest[0], rest[1]) if isinstance(rest[0], int) else (rest[1], rest[0])
     dim %= x.rank
-    _check_shared(b, x, dim, index)
-    flat, position = _along(b, x, dim, index)
+    for d in range(dim + 1, x.rank):
+        x = b.slice(x, d, 0, index.shape[d])
+    flat, position = _along(b, x, dim, _shared(b, x, dim, index))
     return b.reshape(b.gather(flat, 0, position), out.shape)
 
 
-@op(scatter__src=("x, 1, k[:, None], y", "x, 1, torch.stack([k, k], 1), y"), scatter__value="x, 1, k[:, None], 2.0")
+@op(
+    scatter__src=("x, 1, k[:, None], y", "x, 1, torch.stack([k, k], 1), y", "x, 0, k[:, None].expand(3, 4), y"),
+    scatter__value="x, 1, k[:, None], 2.0",
+)
 def _scatter(b: Builder, out: Result, x: Value, dim: int, index: Value, value: Any) -> Value:
     dim %= x.rank
-    _check_shared(b, x, dim, index)
-    flat, position = _along(b, x, dim, index)
     if isinstance(value, Value):
         for d in range(x.rank):
             value = b.slice(value, d, 0, index.shape[d])
+    flat, position = _along(b, x, dim, _shared(b, x, dim, index))
+    if isinstance(value, Value):
         value = b.reshape(value, position.shape + x.shape[dim + 1 :])
     else:
         value = b.fill(value, (1,) * (position.rank + x.rank - dim - 1), x.dtype)
     return b.reshape(b.update(flat, value, 0, position), x.shape)
 
 
-def _check_shared(b: Builder, x: Value, dim: int, index: Value) -> None:
-    """The dims before the indexed one are shared one to one, those after it are of one element."""
-    if any(x.shape[d] != 1 or index.shape[d] != 1 for d in range(dim + 1, x.rank)):
+def _shared(b: Builder, x: Value, dim: int, index: Value) -> Value:
+    """The index with one element along the dims after the indexed one, where it must repeat; dims before it are x's own."""
+    expanded = b.node(index).op
+    own = b.table[expanded.arg].shape if isinstance(expanded, Expand) else index.shape
+    own = (1,) * (index.rank - len(own)) + own
+    behind = range(dim + 1, x.rank)
+    if any(own[d] != 1 for d in behind):
         raise b.unsupported(
             "an index that differs along the dims after the indexed one", "transpose so that the indexed dim is the last"
         )
-    if any(index.shape[d] != x.shape[d] for d in range(dim)):
+    if any(index.shape[d] != x.shape[d] for d in (*range(dim), *behind)):
         raise b.unsupported("an index shorter than the tensor", "slice the tensor first")
+    for d in behind:
+        index = b.slice(index, d, 0, 1)
+    return index
