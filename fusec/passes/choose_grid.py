@@ -42,7 +42,7 @@ def choose_grid(graph: Graph, held: frozenset[str]) -> Grid:
                 _culprit(graph, axis.name),
                 "every output and every updated tensor must have the rows of the batch as an axis",
             )
-    _check_in_place(graph, free)
+    free = _owned_blocks(graph, free)
     dynamic: list[tuple[str, int | str, int]] = [(a.name, str(a.extent), 1) for a in _used(graph) if a.dynamic]
     static = [a for a in _by_contiguity(graph) if a.name in free and not a.dynamic]
     kept: list[str] = []
@@ -88,8 +88,8 @@ def _signature(index: tuple[DimIndex, ...], free: frozenset[str]) -> tuple[froze
     return tuple(frozenset(d for d in dim if isinstance(d.source, Ref) or d.source.axis in free) for dim in index)
 
 
-def _same_block(graph: Graph, first: tuple[DimIndex, ...], second: tuple[DimIndex, ...], free: frozenset[str]) -> bool:
-    """Whether two accesses to one element are always of one block: the dims that depend on the block alike name all grid axes.
+def _unnamed(graph: Graph, first: tuple[DimIndex, ...], second: tuple[DimIndex, ...], free: frozenset[str]) -> frozenset[str]:
+    """Grid axes along which two accesses may meet from different blocks: those that no dim with like coordinates names.
 
     An index value names the axes it varies over: distinct live rows have distinct slots (C10).
     """
@@ -99,25 +99,30 @@ def _same_block(graph: Graph, first: tuple[DimIndex, ...], second: tuple[DimInde
             for digit in one:
                 value = digit.source
                 named |= {a.name for a in graph.table[value.value].axes} if isinstance(value, Ref) else {str(value.axis)}
-    return free <= named
+    return free - named
 
 
-def _check_in_place(graph: Graph, free: frozenset[str]) -> None:
-    """Of two accesses to a tensor that is written, either both are of the same block or they touch different elements."""
+def _owned_blocks(graph: Graph, free: frozenset[str]) -> frozenset[str]:
+    """The grid axes that can stay: of two accesses to a tensor that is written, either both are of the same block or they touch
+    different elements. A static axis along which they meet is not on the grid; a dynamic one is a FusionError.
+    """
     stores = [n for n in graph.nodes if isinstance(n.op, Store)]
     for node in graph.nodes:
-        if not isinstance(node.op, (Load, Store)):
-            continue
         for store in stores:
-            assert isinstance(store.op, Store)
-            if apart(graph, node, store) or _same_block(graph, node.op.index, store.op.index, free):
+            if not isinstance(node.op, (Load, Store)) or apart(graph, node, store):
                 continue
-            does = "read" if isinstance(node.op, Load) else "written"
-            raise FusionError(
-                f"{store.op.tensor} is updated in place and {does} through another index: one block would need what another writes",
-                node.loc,
-                "read and update it through the same index, or split the function in two",
-            )
+            assert isinstance(store.op, Store)
+            meet = _unnamed(graph, node.op.index, store.op.index, free)
+            if any(graph.axis(name).dynamic for name in meet):
+                does = "read" if isinstance(node.op, Load) else "written"
+                raise FusionError(
+                    f"{store.op.tensor} is updated in place and {does} through another index: one block would need what "
+                    "another writes",
+                    node.loc,
+                    "read and update it through the same index, or split the function in two",
+                )
+            free -= meet
+    return free
 
 
 def _by_contiguity(graph: Graph) -> tuple[Axis, ...]:
@@ -150,14 +155,17 @@ def _bytes(graph: Graph, node: Node) -> int:
 
 
 def _largest(graph: Graph, free: frozenset[str], kept: list[str]) -> int:
-    best = 1
+    """Elements of a block's largest domain, counted once for each Load of it: all of them are held at once."""
+    held: dict[frozenset[str], tuple[int, int]] = {}
     for node in graph.nodes:
+        inner = [a for a in node.domain if a.name not in free or a.name in kept]
         size = 1
-        for axis in node.domain:
-            if axis.name not in free or axis.name in kept:
-                size *= axis.extent if isinstance(axis.extent, int) else 1
-        best = max(best, size)
-    return best
+        for axis in inner:
+            size *= axis.extent if isinstance(axis.extent, int) else 1
+        key = frozenset(a.name for a in inner)
+        loads = held.get(key, (0, 0))[1] + isinstance(node.op, Load)
+        held[key] = (size, loads)
+    return max((size * max(loads, 1) for size, loads in held.values()), default=1)
 
 
 def _split(graph: Graph, free: frozenset[str], kept: list[str]) -> list[tuple[str, int]]:
