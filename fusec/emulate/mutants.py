@@ -129,6 +129,9 @@ def _written(s: ast.stmt) -> set[str]:
 
 
 def _touches_shared(s: ast.stmt) -> bool:
+    """Whether a statement may access shared memory; naming a piece of it does not."""
+    if isinstance(s, ast.Assign) and _called(s.value) in ("tile", "shared"):
+        return False
     return any(len(n) > 1 and n[0] == "s" and n[1].isupper() for n in _names(s))
 
 

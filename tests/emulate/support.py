@@ -98,7 +98,7 @@ def run(text: str, tensors: dict[str, torch.Tensor], **options) -> tuple[Report,
 EXPLAINED = (
     # Swaps that mean the same: (the line, the line it changes places with, why).
     (r"= (Float32|Int32|Int64|Boolean)\(", r"if ", "the initial value of a register that is read under that condition alone"),
-    (r"load_part\(|for \w+ in cutlass.range_constexpr", r"r\w+\[|for \w+ in cutlass.range_constexpr",
+    (r"load_part\(|r\w+\[.* = |for \w+ in cutlass.range_constexpr", r"load_part\(|r\w+\[.* = |for \w+ in cutlass.range_constexpr",
      "different elements of a fragment"),
     (r"cutlass.max\(\w+, (Int64\()?0", r"Int64\(", "slots of rows that take no part are used under their predicate alone"),
 )
