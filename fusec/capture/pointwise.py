@@ -113,6 +113,16 @@ def _isnan(x: Term) -> Term:
     return f.ne(x, x)
 
 
+@define_new("isposinf")
+def _isposinf(x: Term) -> Term:
+    return f.eq(x, float("inf"))
+
+
+@define_new("isneginf")
+def _isneginf(x: Term) -> Term:
+    return f.eq(x, float("-inf"))
+
+
 @define_new("isinf")
 def _isinf(x: Term) -> Term:
     return f.eq(f.abs(x), float("inf"))
@@ -294,7 +304,7 @@ def _power(b: Builder, out: Result, x: Any, y: Any) -> Value:
 registry.add("pow.Tensor_Scalar", _power, "x, 2", "x, 3", "p, 0.5", "p, -0.5", "x, -1", "x, 4", "x, -3", "p, 1.7", "x, 0", "x, 1")
 registry.add("pow.Tensor_Tensor", _power, "p, x", "x, i")
 registry.add("pow.Scalar", _power, "2, x", "0.3, x")
-for _fn, _fn_target in (("isnan", "n"), ("isinf", "n"), ("isfinite", "n")):
+for _fn, _fn_target in (("isnan", "n"), ("isinf", "n"), ("isposinf", "n"), ("isneginf", "n"), ("isfinite", "n")):
     registry.add(
         f"{_fn}.default", (lambda fn: lambda b, out, x: b.map(fn, promote(b, x, as_float(x.dtype)), dtype="bool"))(_fn), _fn_target
     )

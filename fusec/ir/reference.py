@@ -98,6 +98,14 @@ def _select(c: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.where(c, a, b)
 
 
+def _by_nonzero(divide: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Integer division whose result by 0 is some number, as on the device: lanes without an element divide too."""
+    def apply_(a: Tensor, b: Tensor) -> Tensor:
+        whole = isinstance(b, Tensor) and not b.is_floating_point()
+        return divide(a, torch.where(b == 0, torch.ones_like(b), b) if whole else b)
+    return apply_
+
+
 PRIMITIVE_MEANING: dict[str, Callable[..., Tensor]] = {
     "add": torch.add, "sub": torch.sub, "neg": torch.neg, "mul": torch.mul, "mul_rn": torch.mul, "abs": torch.abs, "fma": _fma,
     "div": torch.div, "rcp": torch.reciprocal, "rcp_approx": torch.reciprocal, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
@@ -106,7 +114,7 @@ PRIMITIVE_MEANING: dict[str, Callable[..., Tensor]] = {
     "tanh": torch.tanh, "sin": torch.sin, "cos": torch.cos, "erf": torch.erf,
     "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "eq": torch.eq, "ne": torch.ne,
     "and": torch.logical_and, "or": torch.logical_or, "not": torch.logical_not, "select": _select, "identity": torch.clone,
-    "floordiv": torch.floor_divide, "mod": torch.remainder,
+    "floordiv": _by_nonzero(torch.floor_divide), "mod": _by_nonzero(torch.remainder),
     "shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift, "bitand": torch.bitwise_and, "bitor": torch.bitwise_or,
     "bitxor": torch.bitwise_xor, "bitcast_i32": _bitcast(torch.int32), "bitcast_f32": _bitcast(torch.float32),
 }

@@ -118,7 +118,9 @@ class Emitter:
         bind, have = [], set(self.nodes_axes(self.emitted[value.root]))
         for axis, leaf in ((self.axis(leaf), leaf) for a in root.axes for leaf in self.model.atoms.leaves(a)):
             where = self.follow(leaf, hops, loc)
-            assert isinstance(where, g.Index)
+            if not isinstance(where, g.Index):
+                raise FusionError(f"a computed value is read at places that an index picks: {name}", loc,
+                                  "gather from the argument itself, before computing")
             if axis in have and where != g.Index(axis.name):
                 bind.append((axis.name, where))
         return g.Ref(self.emitted[value.root], tuple(bind))
