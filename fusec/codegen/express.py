@@ -249,7 +249,7 @@ def _operands(e: Expressions, row: Spelling, kind: str, args: list[Text]) -> lis
     texts = []
     for position, a in enumerate(args):
         lifted = e.lifted(a, kind, bare=free)
-        level = a.level if lifted.removesuffix(".0") == a.text else ATOM
+        level = a.level if lifted in (a.text, f"{a.text}.0") else ATOM
         texts.append(Text(lifted, level).at(row.operands[position] if row.operands else 0))
     return texts
 

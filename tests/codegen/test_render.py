@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import os
 import subprocess
 import sys
@@ -291,3 +292,17 @@ def test_origins_do_not_repeat() -> None:
         Let("late", lin(thread=2), Origin(("f+9",)))))
     source = render(spec)
     assert source.count("# f+1: a") == 1 and source.count("# f+9") == 1
+
+
+def test_a_product_in_parentheses_keeps_them_when_it_ends_in_a_constant() -> None:
+    """a * (b * 25.0) is not a * b * 25.0: the text of the inner product ends like a widened integer."""
+    from fusec.ir.kernel import Apply, Assign, Compute, Declare, Elem
+    from fusec.ir.scalar import Lit
+
+    from .specs import conv
+    spec = conv("sm_90a")
+    a, b = Elem("a"), Elem("b")
+    inner = Apply("mul", (b, Lit(25.0)))
+    more = (Declare("a", (), "f32", 1.0), Declare("b", (), "f32", 1.0), Declare("c", (), "f32", 0.0),
+            Compute((), (Assign(Elem("c"), Apply("mul", (a, inner))),)))
+    assert "c = a * (b * 25.0)" in render(dataclasses.replace(spec, body=spec.body + more))

@@ -1,14 +1,30 @@
 """Kernels that use every scalar primitive, every composite and every element type once: made from the registries themselves."""
+
 from __future__ import annotations
 
 import torch
 
 from fusec.ir.dtype import BYTES, FLOATS, register
 from fusec.ir.kernel import (
-    Apply, Assign, Compute, Copy, Declare, Elem, For, Global, KernelSpec, LaneReduce, Launch, Linear, Parameter, Round, Term)
+    Apply,
+    Assign,
+    Compute,
+    Copy,
+    Declare,
+    Elem,
+    For,
+    Global,
+    KernelSpec,
+    LaneReduce,
+    Launch,
+    Linear,
+    Parameter,
+    Round,
+    Term,
+)
 from fusec.ir.plan import SmemPlan
 from fusec.ir.reference import TORCH_DTYPE
-from fusec.ir.scalar import COMPOSITES, PRIMITIVES, arity
+from fusec.ir.scalar import COMPOSITES, PRIMITIVES, Call, Lit, Param, Scalar, arity
 from fusec.codegen.spell import BOOL, FLOAT, INTEGER, LANE_FOLDS, Spelling
 
 from .specs import el, lin
@@ -23,11 +39,44 @@ def result_kind(fn: str, kind: str, row: Spelling | None) -> str:
     return kind if row is None or row.kind == "same" else row.kind
 
 
+LOGIC = frozenset({"and", "or", "not"})
+BITS = frozenset({"bitand", "bitor", "bitxor", "shl", "shr", "floordiv", "mod"})
+
+
+def takes_floats(e: Scalar) -> bool:
+    """Whether a composite's parameters are used as floats: not as conditions and not as integers."""
+    if not isinstance(e, Call):
+        return True
+    bare = [i for i, a in enumerate(e.args) if isinstance(a, Param)]
+    wrong = (
+        e.fn in LOGIC | BITS
+        and bare
+        or e.fn == "select"
+        and 0 in bare
+        or e.fn in COMPOSITES
+        and not takes_floats(COMPOSITES[e.fn].body)
+    )
+    return not wrong and all(takes_floats(a) for a in e.args)
+
+
+def logical(e: Scalar) -> bool:
+    """Whether a composite gives a bool."""
+    if not isinstance(e, Call):
+        return isinstance(e, Lit) and isinstance(e.value, bool)
+    inner = COMPOSITES[e.fn].body if e.fn in COMPOSITES else e
+    return (
+        isinstance(inner, Call)
+        and inner.fn in LOGIC | {"lt", "le", "gt", "ge", "eq", "ne"}
+        or e.fn == "select"
+        and logical(e.args[1])
+    )
+
+
 def rows(kind: str) -> list[tuple[str, str]]:
     """(scalar function, kind of its result) for every one that takes operands of a kind."""
     found = [(fn, result_kind(fn, kind, row)) for fn, row in TABLES[kind].items() if not (fn in SHIFTS and kind == "i64")]
     if kind == "f32":
-        found += [(fn, "f32") for fn in COMPOSITES]
+        found += [(fn, "f32") for fn in COMPOSITES if takes_floats(COMPOSITES[fn].body) and not logical(COMPOSITES[fn].body)]
     assert all(fn in PRIMITIVES or fn in COMPOSITES for fn, _ in found)
     return [(fn, k) for fn, k in found if not (fn == "bitcast_f32" and kind == "i64")]
 
@@ -42,7 +91,7 @@ def functions(kind: str, arch: str = "sm_90a") -> KernelSpec:
     body: list = [s for n in names for s in (Declare(n, (), kind), Copy(Global(f"in_{n}", lin(thread=1)), el(n)))]
     seen: dict[str, int] = {}
     for fn, result in rows(kind):
-        args = tuple(el(n) for n in names[:arity(fn)])
+        args = tuple(el(n) for n in names[: arity(fn)])
         if fn == "select":
             args = (Apply("lt", args[:2]), *args[1:]) if kind != "bool" else args
         body.append(Compute((), (Assign(el(f"v_{fn}"), Apply(fn, args)),)))
@@ -76,20 +125,30 @@ def dtypes(arch: str = "sm_90a") -> KernelSpec:
         width = 16 // size
         wide, one = f"{dtype}_wide", f"{dtype}_one"
         at = Global(f"in_{dtype}", lin(thread=width))
-        body += [Declare(wide, (width,), register(dtype)), Declare(one, (), register(dtype)),
-                 Copy(at, el(wide, 0), width=width), Copy(at, el(one)),
-                 Copy(el(wide, 0), Global(f"out_{dtype}", lin(thread=width)), width=width),
-                 Copy(el(one), Global(f"one_{dtype}", lin(thread=1)))]
+        body += [
+            Declare(wide, (width,), register(dtype)),
+            Declare(one, (), register(dtype)),
+            Copy(at, el(wide, 0), width=width),
+            Copy(at, el(one)),
+            Copy(el(wide, 0), Global(f"out_{dtype}", lin(thread=width)), width=width),
+            Copy(el(one), Global(f"one_{dtype}", lin(thread=1))),
+        ]
         parameters += [Parameter(f"{side}_{dtype}", dtype, (THREADS * width,), (1,), 16) for side in ("in", "out")]
         parameters.append(Parameter(f"one_{dtype}", dtype, (THREADS,), (1,), size))
         if dtype in FLOATS:
-            body += [Declare(f"{dtype}_from", (4,), "f32"), Copy(Global("in_f32", lin(thread=4)), el(f"{dtype}_from", 0), width=4),
-                     Compute((For("j", 4),), (Assign(el(f"{dtype}_from", "j"), Round(el(f"{dtype}_from", "j"), dtype)),)),
-                     Copy(el(f"{dtype}_from", "j"), Global(f"rounded_{dtype}", Linear((Term("thread", 4), Term("j", 1)))),
-                          (For("j", 4),)),
-                     Copy(el(f"{dtype}_from", 0), Global(f"narrow_{dtype}", lin(thread=4)), width=4)]
-            parameters += [Parameter(f"rounded_{dtype}", "f32", (THREADS * 4,), (1,), 16),
-                           Parameter(f"narrow_{dtype}", dtype, (THREADS * 4,), (1,), 16)]
+            body += [
+                Declare(f"{dtype}_from", (4,), "f32"),
+                Copy(Global("in_f32", lin(thread=4)), el(f"{dtype}_from", 0), width=4),
+                Compute((For("j", 4),), (Assign(el(f"{dtype}_from", "j"), Round(el(f"{dtype}_from", "j"), dtype)),)),
+                Copy(
+                    el(f"{dtype}_from", "j"), Global(f"rounded_{dtype}", Linear((Term("thread", 4), Term("j", 1)))), (For("j", 4),)
+                ),
+                Copy(el(f"{dtype}_from", 0), Global(f"narrow_{dtype}", lin(thread=4)), width=4),
+            ]
+            parameters += [
+                Parameter(f"rounded_{dtype}", "f32", (THREADS * 4,), (1,), 16),
+                Parameter(f"narrow_{dtype}", dtype, (THREADS * 4,), (1,), 16),
+            ]
     return one_block("dtypes", "every element type", arch, parameters, body)
 
 
@@ -117,8 +176,12 @@ def lanes(arch: str = "sm_90a") -> KernelSpec:
     parameters, known = [], set()
     for (fn, kind), _ in LANE_FOLDS.items():
         name = f"{fn}_{kind}"
-        body += [Declare(name, (), kind), Copy(Global(f"in_{kind}", lin(thread=1)), el(name)),
-                 LaneReduce((name,), fn, 2, 8, ()), Copy(Elem(name), Global(f"out_{name}", lin(thread=1)))]
+        body += [
+            Declare(name, (), kind),
+            Copy(Global(f"in_{kind}", lin(thread=1)), el(name)),
+            LaneReduce((name,), fn, 2, 8, ()),
+            Copy(Elem(name), Global(f"out_{name}", lin(thread=1))),
+        ]
         if kind not in known:
             parameters.append(Parameter(f"in_{kind}", kind, (THREADS,), (1,), BYTES[kind]))
             known.add(kind)
@@ -128,10 +191,19 @@ def lanes(arch: str = "sm_90a") -> KernelSpec:
 
 def lane_inputs(seed: int = 0) -> dict[str, torch.Tensor]:
     g = torch.Generator().manual_seed(seed)
-    return {p.name: (torch.rand(THREADS, generator=g) < 0.8) if p.dtype == "bool" else
-            (torch.randn(THREADS, generator=g) * 9).to(TORCH_DTYPE[p.dtype]) for p in lanes().parameters}
+    return {
+        p.name: (torch.rand(THREADS, generator=g) < 0.8)
+        if p.dtype == "bool"
+        else (torch.randn(THREADS, generator=g) * 9).to(TORCH_DTYPE[p.dtype])
+        for p in lanes().parameters
+    }
 
 
-ZOO = {**{f"functions_{k}": (lambda arch="sm_90a", k=k: functions(k, arch), lambda seed=0, k=k: function_inputs(k, seed))
-          for k in OPERANDS},
-       "dtypes": (dtypes, dtype_inputs), "lanes": (lanes, lane_inputs)}
+ZOO = {
+    **{
+        f"functions_{k}": (lambda arch="sm_90a", k=k: functions(k, arch), lambda seed=0, k=k: function_inputs(k, seed))
+        for k in OPERANDS
+    },
+    "dtypes": (dtypes, dtype_inputs),
+    "lanes": (lanes, lane_inputs),
+}

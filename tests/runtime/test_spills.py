@@ -21,7 +21,7 @@ def test_a_spilling_kernel_is_built_with_more_registers(monkeypatch) -> None:
     class Builder:
         @staticmethod
         def run(jobs: list) -> Iterator[tuple[int, BuildResult]]:
-            for number, (_, (source, spec, arch, name, _)) in enumerate(jobs):
+            for number, (_, (source, spec, *_)) in enumerate(jobs):
                 asked.append(spec.launch.min_blocks)
                 assert ("MIN_BLOCKS" in source) == (spec.launch.min_blocks > 1)
                 resources = {"registers": 64, "spills": 72 if spec.launch.min_blocks > 1 else 0}
