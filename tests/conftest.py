@@ -4,7 +4,7 @@ import os
 import pytest
 import torch
 
-torch.set_num_threads(1)  # Small tensors, and as many test processes as there are cores.
+torch.set_num_threads(1)  # Small tensors: threads cost more than they bring.
 
 
 def pytest_addoption(parser):
