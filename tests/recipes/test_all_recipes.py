@@ -1,4 +1,5 @@
-"""Every decorated function in fusec/recipes, at small sizes: its kernel, interpreted statement by statement, computes what it says.
+"""Every decorated function in fusec/recipes, at small sizes: its kernel computes what it says, interpreted statement by statement
+and as emitted source.
 
 A recipe that is not listed here fails `test_every_recipe_is_listed`.
 """
@@ -70,8 +71,8 @@ def test_its_kernel_computes_what_it_says(name, sizes):
     fused = dict(found())[name]
     torch.manual_seed(3)
     goal = target(fused, fused.inputs(3, **sizes), fused.inputs(3, **sizes))
-    for rows in (3, 1):
-        report = fusec.check(goal, fused.inputs(rows, **sizes), level="kernel")
+    for rows, level in ((3, "kernel"), (1, "kernel"), (3, "emulate")):
+        report = fusec.check(goal, fused.inputs(rows, **sizes), level=level)
         assert report.ok, str(report)
         assert not report.notes, report.notes
 
