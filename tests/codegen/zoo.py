@@ -76,7 +76,8 @@ def rows(kind: str) -> list[tuple[str, str]]:
     """(scalar function, kind of its result) for every one that takes operands of a kind."""
     found = [(fn, result_kind(fn, kind, row)) for fn, row in TABLES[kind].items() if not (fn in SHIFTS and kind == "i64")]
     if kind == "f32":
-        found += [(fn, "f32") for fn in COMPOSITES if takes_floats(COMPOSITES[fn].body) and not logical(COMPOSITES[fn].body)]
+        plain = [fn for fn, row in COMPOSITES.items() if takes_floats(row.body) and not logical(row.body)]
+        found += [(fn, "f32") for fn in plain if arity(fn) <= len(OPERANDS[kind])]
     assert all(fn in PRIMITIVES or fn in COMPOSITES for fn, _ in found)
     return [(fn, k) for fn, k in found if not (fn == "bitcast_f32" and kind == "i64")]
 
