@@ -1,9 +1,11 @@
 """Every test run compiles into a store of its own, never into the user's."""
+import logging
 import os
 
 import pytest
 import torch
 
+logging.getLogger("torch.__trace").setLevel(logging.CRITICAL + 1)  # Records of every capture: keeping them costs more than the tests.
 torch.set_num_threads(1)  # Small tensors: threads cost more than they bring.
 
 
