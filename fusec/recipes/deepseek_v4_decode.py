@@ -62,5 +62,5 @@ def reduce_unrotate_quant(partial, lse, sink, topk_lengths, lengths, cos, sin):
 
     codes, exponent = quantise(out.flatten(-2))
     packed = exponent[..., 0] | exponent[..., 1] << 8 | exponent[..., 2] << 16 | exponent[..., 3] << 24
-    codes = codes.view(rows, tokens, -1, GROUP * dim).movedim(2, 0).contiguous()
-    return codes, packed.view(rows, tokens, -1, GROUP).movedim(2, 0).contiguous()
+    codes = codes.view(rows, tokens, heads // GROUP, GROUP * dim).movedim(2, 0).contiguous()
+    return codes, packed.view(rows, tokens, heads // GROUP, GROUP).movedim(2, 0).contiguous()
