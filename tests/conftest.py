@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-logging.getLogger("torch.__trace").setLevel(logging.CRITICAL + 1)  # Records of every capture: keeping them costs more than the tests.
+logging.getLogger("torch.__trace").setLevel(logging.CRITICAL + 1)  # Records of every capture: they cost more than the tests.
 torch.set_num_threads(1)  # Small tensors: threads cost more than they bring.
 
 
