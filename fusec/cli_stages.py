@@ -84,7 +84,6 @@ def _schedule(s: Stages) -> str:
     width = max((len(v) for v, _ in schedule.layouts), default=0)
     lines += [f"{value:{width}} {layout}" for value, layout in schedule.layouts]
     lines += [f"exchange {e.value} [{', '.join(map(str, e.axes))}] {e.extents} {e.dtype} as {e.buffer}" for e in schedule.exchanges]
-    lines += [f"stream {axis}" for axis in schedule.streaming]
     return "\n".join(lines) + "\n"
 
 

@@ -65,11 +65,6 @@ def idle_digits(layout: Layout, axes: Iterable[str], threads: int) -> tuple[Idle
     return tuple(found)
 
 
-def same_place(first: Layout, second: Layout, axis: str, other: str) -> bool:
-    """Whether `axis` under the first layout lies as `other` does under the second."""
-    return first.factors(axis) == second.factors(other) and (first.first, first.count) == (second.first, second.count)
-
-
 def in_registers(layout: Layout, axis: str) -> bool:
     """Whether a thread holds the whole axis."""
     return all(f.place in (REG, VEC) or f.extent == 1 for f in layout.factors(axis))

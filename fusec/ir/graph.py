@@ -145,14 +145,6 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """A tensor the kernel returns: allocated by the caller side, row-major over `shape`, written by one Store."""
-
-    tensor: Argument
-    mutated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Graph:
     """One function over named axes.
 

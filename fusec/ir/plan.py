@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-REG, VEC, THREAD, GRID, SERIAL = "REG", "VEC", "THREAD", "GRID", "SERIAL"
+REG, VEC, THREAD, GRID = "REG", "VEC", "THREAD", "GRID"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class Factor:
 
     THREAD: the digit is (thread // step) % extent; steps below 32 are lanes, at and above 32 warps. GRID: likewise of the block
     index.
-    REG and VEC: a register coordinate of that extent (step unused); VEC digits are contiguous in memory. SERIAL: a loop.
+    REG and VEC: a register coordinate of that extent (step unused); VEC digits are contiguous in memory.
     """
 
     place: str
@@ -90,7 +90,6 @@ class Schedule:
     grid: tuple[tuple[str, int | str, int], ...]
     layouts: tuple[tuple[str, Layout], ...]
     exchanges: tuple[Exchange, ...] = ()
-    streaming: tuple[str, ...] = ()
     forms: tuple[tuple[str, str], ...] = ()
 
     def layout(self, value: str) -> Layout:

@@ -147,9 +147,6 @@ def cost(name: str) -> int:
     return PRIMITIVES[name].cost if name in PRIMITIVES else of(COMPOSITES[name].body)
 
 
-LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
-
-
 @define("sigmoid", "1 / (1 + exp(-x)); exp may reach infinity, whose reciprocal is 0: no NaN for any finite x.")
 def _sigmoid(x: Term) -> Term:
     return f.rcp_approx(1.0 + f.exp(-x))

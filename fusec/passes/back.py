@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from ..ir.dtype import BYTES
 from ..ir.graph import Graph
 from ..ir.kernel import Copy, Global, KernelSpec, Let, Linear, Parameter, Statement, Term, walk
 from ..ir.overlap import apart
-from ..ir.plan import Buffer, Exchange, Schedule, SmemPlan
+from ..ir.plan import Schedule
 from ..target import TARGETS
 from .barriers import insert_barriers
 from .bind_loads import bind_loads, register_axes
@@ -21,8 +22,8 @@ from .linearize import linearize
 from .localize import localize
 from .mask_loads import mask_loads
 from .place import place
-from .problem import VECTOR_BYTES, Placement, Problem
-from .plan_smem import plan_smem
+from .problem import Placement, Problem
+from .plan_smem import plan_smem, with_spans
 
 
 ONCE_WAVES = 6  # Blocks per multiprocessor up to which marking memory as not needed again pays (docs/falsification.md, rule 3).
@@ -38,20 +39,19 @@ def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) 
     graph = mask_loads(bind_loads(graph))
     held = register_axes(graph)
     grid = choose_grid(graph, held)
-    problem = Problem(graph, grid, held)
-    placed = place(graph, grid, held)
+    target = TARGETS[arch]
+    problem = Problem(graph, grid, held, target)
+    placed = place(problem)
     levels = assign_levels(problem, placed)
     coords = Coordinates(graph, placed)
     emitter = Emitter(problem, placed, coords, alignment or {})
     for name in levels.crossing:
         emitter.partials[name] = coords.fresh(f"{name}_part")
-    launch = replace(coords.launch(), once_below=ONCE_WAVES * TARGETS[arch].multiprocessors)
+    launch = replace(coords.launch(), once_below=ONCE_WAVES * target.multiprocessors)
     body = localize(linearize(problem, placed, levels, emitter))
-    sizes = {e.buffer: (e.dtype, _count(e)) for e in emitter.exchanges.values()}
-    plan = plan_smem(body, sizes, TARGETS[arch].smem_per_block)
-    body = insert_barriers(
-        _lets(coords, body) + body, _shifted(plan, len(coords.lets)), lambda a, b: apart(graph, problem.table[a], problem.table[b])
-    )
+    sizes = {e.buffer: (e.dtype, prod(e.extents)) for e in emitter.exchanges.values()}
+    plan = plan_smem(body, sizes, target.smem_per_block)
+    body = insert_barriers(_lets(coords, body) + body, plan, lambda a, b: apart(graph, problem.table[a], problem.table[b]))
     schedule = Schedule(
         placed.anchor,
         placed.threads,
@@ -60,19 +60,9 @@ def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) 
         tuple(emitter.exchanges.values()),
         forms=tuple((name, str(form)) for name, form in reduce_forms(problem, placed)),
     )
+    plan = with_spans(plan, body)
     spec = KernelSpec(graph.name, graph.name, arch, _parameters(graph, emitter), launch, plan, body, _summary(placed))
     return schedule, spec
-
-
-def _count(exchange: Exchange) -> int:
-    total = 1
-    for extent in exchange.extents:
-        total *= extent
-    return total
-
-
-def _shifted(plan: SmemPlan, by: int) -> SmemPlan:
-    return SmemPlan(tuple(Buffer(b.name, b.dtype, b.count, b.offset, b.first + by, b.last + by) for b in plan.buffers), plan.total)
 
 
 def _lets(coords: Coordinates, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
@@ -107,5 +97,3 @@ def _summary(placed: Placement) -> tuple[str, ...]:
     lines += [f"threads {first}..{first + count - 1}: {', '.join(names)}" for (first, count), names in sorted(regions.items())]
     return tuple(lines)
 
-
-__all__ = ["VECTOR_BYTES", "to_kernel"]

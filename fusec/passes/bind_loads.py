@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.axis import Axis
-from ..ir.graph import Digit, Graph, Index, Join, Load, Map, Node, Op, Reduce, Ref, Store, operands, refs
+from ..ir.rewrite import drop_dead, map_refs
+from ..ir.graph import Digit, Graph, Index, Join, Load, Map, Node, Reduce, Ref, Store, operands
 
 
 REGISTER_EXTENT = 8  # The largest axis that a thread holds whole because its positions are picked one by one.
@@ -20,29 +21,18 @@ REGISTER_EXTENT = 8  # The largest axis that a thread holds whole because its po
 def bind_loads(graph: Graph) -> Graph:
     """The graph with binds on Loads and Stores of Joins rewritten as above."""
     graph = tidy_binds(_drop_unit_axes(_split_joined_stores(_drop_unit_axes(graph))))
-    return _drop_dead(tidy_binds(_clone_bound_loads(graph)))
+    return drop_dead(tidy_binds(_clone_bound_loads(graph)))
 
 
 def tidy_binds(graph: Graph) -> Graph:
     """Binds of axes that a value lacks, or that say nothing, are gone."""
     table = graph.table
 
-    class _Tidy(RefMap):
-        def __call__(self, ref: Ref) -> Ref:
-            own = {a.name for a in table[ref.value].axes}
-            return Ref(ref.value, tuple(b for b in ref.bind if b[0] in own and b[1] != Index(b[0])))
+    def tidy(ref: Ref) -> Ref:
+        own = {a.name for a in table[ref.value].axes}
+        return Ref(ref.value, tuple(b for b in ref.bind if b[0] in own and b[1] != Index(b[0])))
 
-    return graph.with_nodes(tuple(replace(n, op=map_refs(map_index_refs(n.op, _Tidy()), _Tidy())) for n in graph.nodes))
-
-
-def map_index_refs(op: Op, f: "RefMap") -> Op:
-    """The op with every index value and load predicate replaced by f(ref)."""
-    if not isinstance(op, (Load, Store)):
-        return op
-    index = tuple(tuple(Digit(f(d.source), d.step) if isinstance(d.source, Ref) else d for d in dim) for dim in op.index)
-    if isinstance(op, Load):
-        return replace(op, index=index, where=f(op.where) if op.where else None)
-    return replace(op, index=index)
+    return graph.with_nodes(tuple(replace(n, op=map_refs(n.op, tidy)) for n in graph.nodes))
 
 
 def register_axes(graph: Graph) -> frozenset[str]:
@@ -61,27 +51,7 @@ def register_axes(graph: Graph) -> frozenset[str]:
         found = more
 
 
-def map_refs(op: Op, f: "RefMap") -> Op:
-    """The op with every operand reference (not the indices of memory accesses) replaced by f(ref)."""
-    if isinstance(op, Map):
-        return replace(op, args=tuple(f(a) if isinstance(a, Ref) else a for a in op.args))
-    if isinstance(op, Reduce):
-        return replace(op, args=tuple(f(a) for a in op.args))
-    if isinstance(op, Join):
-        return replace(op, parts=tuple((s, n, f(r)) for s, n, r in op.parts))
-    if isinstance(op, Store):
-        return replace(op, arg=f(op.arg), where=f(op.where) if op.where else None)
-    return op
-
-
-class RefMap:
-    """A function on references; subclasses say what it does."""
-
-    def __call__(self, ref: Ref) -> Ref:
-        raise NotImplementedError
-
-
-class _Clone(RefMap):
+class _Clone:
     """Replaces bound references to Loads by references to clones of the Load at the bound place."""
 
     def __init__(self, graph: Graph) -> None:
@@ -198,18 +168,14 @@ def _drop_unit_axes(graph: Graph) -> Graph:
         return graph
     zero = {name: Index(None) for name in units}
 
-    class _Zero(RefMap):
-        def __call__(self, ref: Ref) -> Ref:
-            bind = tuple((a, _compose(i, zero)) for a, i in ref.bind if a not in units)
-            return Ref(ref.value, bind)
+    def zero_ref(ref: Ref) -> Ref:
+        return Ref(ref.value, tuple((a, _compose(i, zero)) for a, i in ref.bind if a not in units))
 
     nodes: list[Node] = []
     for node in graph.nodes:
-        op = map_refs(node.op, _Zero())
+        op = map_refs(node.op, zero_ref)
         if isinstance(op, (Load, Store)):
-            op = replace(op, index=tuple(_zero_dim(bind_dim(d, zero), units) for d in op.index))
-        if isinstance(op, Load) and op.where is not None:
-            op = replace(op, where=_Zero()(op.where))
+            op = replace(op, index=tuple(_zero_dim(d, zero) for d in op.index))
         if isinstance(op, Reduce):
             op = replace(op, axes=tuple(a for a in op.axes if a.name not in units))
         if isinstance(op, Join) and op.axis in units:
@@ -218,22 +184,7 @@ def _drop_unit_axes(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes), axes=tuple(a for a in graph.axes if a.name not in units))
 
 
-def _zero_dim(dim: tuple[Digit, ...], units: set[str]) -> tuple[Digit, ...]:
-    out = []
-    for digit in dim:
-        source = digit.source
-        if isinstance(source, Ref):
-            source = Ref(source.value, tuple((a, i) for a, i in source.bind if a not in units))
-        if not (isinstance(source, Index) and source.axis is None and source.offset == 0):
-            out.append(Digit(source, digit.step))
-    return tuple(out)
-
-
-def _drop_dead(graph: Graph) -> Graph:
-    live: set[str] = set()
-    kept: list[Node] = []
-    for node in reversed(graph.nodes):
-        if isinstance(node.op, Store) or node.name in live:
-            kept.append(node)
-            live.update(r.value for r in refs(node.op))
-    return graph.with_nodes(tuple(reversed(kept)))
+def _zero_dim(dim: tuple[Digit, ...], zero: dict[str, Index]) -> tuple[Digit, ...]:
+    """A dim's coordinate with axes at 0, without digits that are 0."""
+    digits = tuple(Digit(_compose(d.source, zero), d.step) if isinstance(d.source, Index) else d for d in dim)
+    return tuple(d for d in digits if d.source != Index(None))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..ir.geometry import idle_digits, span, weight
-from ..ir.graph import DimIndex, Graph, Index, Ref
+from ..ir.graph import DimIndex, Graph, Ref
 from ..ir.kernel import AtLeast, Condition, Digit, Launch, Less, Let, Linear, Term
-from ..ir.plan import GRID, REG, THREAD, VEC, Factor, Layout
+from ..ir.plan import GRID, THREAD, VEC, Factor, Layout
 from .problem import Placement
 
 
@@ -188,10 +188,3 @@ def _times(place: Linear, tensor: str, dim: int, stride: int | None) -> Linear:
     if place.const:
         terms.append(Term("one", place.const, (tensor, dim)))
     return Linear(tuple(terms))
-
-
-def reads(index: Index) -> bool:
-    return index.axis is not None
-
-
-__all__ = ["Coordinates", "REG", "VEC", "reads", "var"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..errors import FusionError
 from ..ir.geometry import crosses_warps
-from ..ir.graph import Graph, Load, Node, Reduce, Ref, Store, operands, refs
+from ..ir.graph import Graph, Load, Node, Reduce, Store, operands, refs
 from ..ir.overlap import apart
 from .price import free_edge
 from .problem import Placement, Problem
@@ -74,8 +74,3 @@ def is_crossing(problem: Problem, placed: Placement, node: Node) -> bool:
     return isinstance(node.op, Reduce) and crosses_warps(
         placed.layouts[node.name], tuple(a.name for a in problem.grid.local(node.op.axes))
     )
-
-
-def readers_of(graph: Graph, name: str) -> tuple[tuple[Node, Ref], ...]:
-    """(node, reference) of every operand that reads a value."""
-    return tuple((n, r) for n in graph.nodes for r in operands(n.op) if r.value == name)

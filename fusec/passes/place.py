@@ -16,11 +16,11 @@ from ..errors import ResourceError
 from ..ir.axis import Axis
 from ..ir.dtype import BYTES
 from ..ir.geometry import crosses_warps
-from ..ir.graph import Graph, Load, Node, Reduce, Store
+from ..ir.graph import Load, Node, Reduce, Store
 from ..ir.plan import REG, THREAD, VEC, Factor, Layout
-from .choose_grid import Grid, strides
+from .choose_grid import strides
 from .price import node_cost
-from .problem import MAX_THREADS, OTHER_REGISTERS, REGISTERS, VECTOR_BYTES, Placement, Problem
+from .problem import MAX_THREADS, OTHER_REGISTERS, VECTOR_BYTES, Placement, Problem
 from .regions import Group, find_groups, live_registers, make_search, side_by_side, with_grid
 
 MOST_CANDIDATES = 5000  # Layouts looked at: beyond, a domain of many axes would take minutes.
@@ -29,11 +29,10 @@ TRIED = 48  # Layouts of the anchor for which the regions beside it are searched
 SINGLE_BLOCK = 1.2
 
 
-def place(graph: Graph, grid: Grid, held: frozenset[str]) -> Placement:
+def place(problem: Problem) -> Placement:
     """The cheapest placement. Raises ResourceError where no layout of the anchor fits the registers of a block."""
-    problem = Problem(graph, grid, held)
     anchor = find_anchor(problem)
-    if _held(problem, anchor) > MOST_HELD:
+    if _held(problem, anchor) > _most_held(problem):
         raise _refusal(problem, anchor)
     groups = find_groups(problem, problem.spread(problem.domain(anchor)))
     best: Placement | None = None
@@ -60,8 +59,9 @@ def find_anchor(problem: Problem) -> Node:
     )
 
 
-MOST_HELD = max(t * (min(REGISTERS // t, 255) - OTHER_REGISTERS) for t in (128, 256, MAX_THREADS))
-"""Values in registers that a block can hold beside what else it needs."""
+def _most_held(problem: Problem) -> int:
+    """Values that a block can hold in registers beside what else it needs."""
+    return max(t * (problem.target.registers(t) - OTHER_REGISTERS) for t in (128, 256, MAX_THREADS))
 
 
 def _resident(problem: Problem, anchor: Node) -> list[Node]:
@@ -78,8 +78,9 @@ def _refusal(problem: Problem, anchor: Node) -> ResourceError:
     loads = [n.op.tensor for n in _resident(problem, anchor) if isinstance(n.op, Load)]
     what = " and ".join(dict.fromkeys(loads)) or anchor.name
     shape = " x ".join(f"{a.name}={a.size}" for a in problem.domain(anchor))
+    need, limit = 4 * _held(problem, anchor), 4 * _most_held(problem)
     return ResourceError(
-        f"a block must hold {4 * _held(problem, anchor)} bytes of {what} ({shape}) in registers, and at most {4 * MOST_HELD} fit",
+        f"a block must hold {need} bytes of {what} ({shape}) in registers, and at most {limit} fit",
         anchor.loc,
         "a result that has one of these axes lets the grid split it; or use smaller heads",
     )
@@ -100,7 +101,7 @@ def _ranked(problem: Problem, anchor: Node) -> list[tuple[Layout, int]]:
             prod(f.extent for a in problem.domain(n) for f in layouts[n.name].factors(a.name) if f.place in (REG, VEC))
             for n in held
         )
-        if need + OTHER_REGISTERS <= min(REGISTERS // threads, 255):
+        if need + OTHER_REGISTERS <= problem.target.registers(threads):
             spent = sum(node_cost(problem, n, layout) for n in mine) * max(threads / 128, 2.0)
             found.append((spent, number, layout, threads))
     return [(layout, threads) for _, _, layout, threads in sorted(found, key=lambda f: f[:2])[:TRIED]]
@@ -208,9 +209,9 @@ def _complete(problem: Problem, anchor: Node, groups: tuple[Group, ...], layout:
             whole = side_by_side(Layout(layouts[group.nodes[0]].axes, 0, layouts[group.nodes[0]].count), busy, spent)
             layouts.update({n: replace(layouts[n], first=whole.first, count=whole.count) for n in group.nodes})
     need = live_registers(problem, layouts) + read // 2 + OTHER_REGISTERS
-    if need > min(REGISTERS // threads, 255):
+    if need > problem.target.registers(threads):
         return None
-    blocks = 2 if need <= REGISTERS // (2 * threads) else 1
+    blocks = 2 if need <= problem.target.registers(threads, 2) else 1
     return Placement(
         anchor.name,
         threads,

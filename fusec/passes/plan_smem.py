@@ -8,6 +8,7 @@ fit side by side: reuse costs a barrier, which the barriers pass then adds.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..errors import ResourceError
 from ..ir.dtype import BYTES
@@ -32,10 +33,7 @@ def shared_accesses(statement: Statement) -> Iterator[tuple[str, bool]]:
 def plan_smem(body: tuple[Statement, ...], sizes: dict[str, tuple[str, int]], limit: int) -> SmemPlan:
     """Offsets of the buffers in `sizes` (name -> dtype, elements). Raises ResourceError with the largest buffer where they do
     not fit."""
-    live: dict[str, tuple[int, int]] = {}
-    for number, statement in enumerate(body):
-        for name, _ in shared_accesses(statement):
-            live[name] = (live.get(name, (number, number))[0], number)
+    live = _spans(body)
     for reuse in (False, True):
         plan = _pack(live, sizes, reuse)
         if plan.total <= limit:
@@ -45,6 +43,21 @@ def plan_smem(body: tuple[Statement, ...], sizes: dict[str, tuple[str, int]], li
         f"shared memory: {plan.total} bytes needed, at most {limit} per block; the largest buffer is {worst.name} with "
         f"{worst.bytes} bytes"
     )
+
+
+def _spans(body: tuple[Statement, ...]) -> dict[str, tuple[int, int]]:
+    """(first, last) top-level statement that touches each buffer."""
+    live: dict[str, tuple[int, int]] = {}
+    for number, statement in enumerate(body):
+        for name, _ in shared_accesses(statement):
+            live[name] = (live.get(name, (number, number))[0], number)
+    return live
+
+
+def with_spans(plan: SmemPlan, body: tuple[Statement, ...]) -> SmemPlan:
+    """The plan with its buffers' spans counted in the statements of `body`, which may have more than it was made for."""
+    live = _spans(body)
+    return SmemPlan(tuple(replace(b, first=live[b.name][0], last=live[b.name][1]) for b in plan.buffers), plan.total)
 
 
 def _pack(live: dict[str, tuple[int, int]], sizes: dict[str, tuple[str, int]], reuse: bool) -> SmemPlan:

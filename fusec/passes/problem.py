@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from ..ir.axis import Axis
 from ..ir.graph import Graph, Node
 from ..ir.plan import Layout
+from ..target import Target
 from .choose_grid import Grid
 
-MAX_THREADS = 512
-REGISTERS = 65536  # Of a multiprocessor, 32-bit each: CUDA C++ programming guide, table of compute capabilities.
+MAX_THREADS = 512  # Of a block: a choice, not the limit; more warps only repeat what every thread computes.
 OTHER_REGISTERS = 20  # Addresses, loop state and what the epilogue keeps.
-VECTOR_BYTES = 16
+VECTOR_BYTES = 16  # Of one access: what every target has.
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,12 @@ class Placement:
 
 @dataclass(slots=True)
 class Problem:
-    """A graph, its grid, and the axes that every thread holds whole."""
+    """A graph, its grid, the axes that every thread holds whole, and the hardware it is placed on."""
 
     graph: Graph
     grid: Grid
     held: frozenset[str]
+    target: Target
     table: dict[str, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -6,7 +6,6 @@ Whether a group is flat is decided by local search over the cost of the whole bl
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import prod
 
 from ..ir.axis import Axis
 from ..ir.geometry import crosses_warps, elements
@@ -257,8 +256,3 @@ def live_registers(problem: Problem, layouts: dict[str, Layout]) -> int:
         for n in problem.graph.nodes
         if isinstance(n.op, Load) and not layouts[n.name].count
     )
-
-
-def memory_bytes(problem: Problem, node: Node) -> int:
-    """Elements of a node's local domain."""
-    return prod(a.size for a in problem.domain(node))
