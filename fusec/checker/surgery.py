@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from ..errors import Loc
 from ..ir.axis import Axis
-from ..ir.graph import Digit, Graph, Index, Join, Load, Map, Node, Op, Ref, Reduce, Store, refs
+from ..ir.graph import Digit, Graph, Index, Load, Map, Node, Op, Ref, Store
+from ..ir.rewrite import drop_dead, map_refs
 from ..ir.scalar import Lit
 from ..ir.tensor import Argument, Shape
 
@@ -49,18 +50,7 @@ def redirect(op: Op, names: dict[str, str]) -> Op:
     def turn(ref: Ref) -> Ref:
         return replace(ref, value=names.get(ref.value, ref.value))
 
-    if isinstance(op, (Load, Store)):
-        index = tuple(tuple(replace(d, source=turn(d.source)) if isinstance(d.source, Ref) else d for d in dim) for dim in op.index)
-        op = replace(op, index=index, where=None if op.where is None else turn(op.where))
-    if isinstance(op, Store):
-        return replace(op, arg=turn(op.arg))
-    if isinstance(op, Map):
-        return replace(op, args=tuple(turn(a) if isinstance(a, Ref) else a for a in op.args))
-    if isinstance(op, Reduce):
-        return replace(op, args=tuple(turn(a) for a in op.args))
-    if isinstance(op, Join):
-        return replace(op, parts=tuple((start, length, turn(ref)) for start, length, ref in op.parts))
-    return op
+    return map_refs(op, turn)
 
 
 def constant(name: str, value: float | int, like: Node, dtype: str) -> Node:
@@ -70,12 +60,7 @@ def constant(name: str, value: float | int, like: Node, dtype: str) -> Node:
 
 def prune(graph: Graph) -> Graph:
     """Without the values that no Store needs, and without the fresh outputs that none writes."""
-    live: set[str] = set()
-    kept: list[Node] = []
-    for node in reversed(graph.nodes):
-        if isinstance(node.op, Store) or node.name in live:
-            kept.append(node)
-            live.update(r.value for r in refs(node.op))
-    written = {n.op.tensor for n in kept if isinstance(n.op, Store)}
-    return replace(graph, nodes=tuple(reversed(kept)), fresh=tuple(t for t in graph.fresh if t.name in written),
+    graph = drop_dead(graph)
+    written = {n.op.tensor for n in graph.nodes if isinstance(n.op, Store)}
+    return replace(graph, fresh=tuple(t for t in graph.fresh if t.name in written),
                    outputs=tuple(o for o in graph.outputs if o.lstrip("=") in written))

@@ -84,3 +84,12 @@ def ordered(graph: Graph) -> Graph:
     for node in graph.nodes:
         visit(node)
     return graph.with_nodes(tuple(out))
+
+
+def replace_nodes(graph: Graph, made: Callable[[Graph, Node], tuple[Node, ...] | None]) -> Graph:
+    """The graph with nodes replaced by others, one at a time, until `made` gives None for all; definition before use."""
+    while True:
+        found = next(((n, new) for n in graph.nodes if (new := made(graph, n)) is not None), None)
+        if found is None:
+            return graph
+        graph = ordered(graph.with_nodes(tuple(m for n in graph.nodes for m in (found[1] if n is found[0] else (n,)))))

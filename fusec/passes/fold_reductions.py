@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ..ir.dtype import FLOATS
 from ..ir.graph import Graph, Map, Node, Reduce, Ref, refs
-from ..ir.rewrite import compose, drop_dead, ordered, uses
+from ..ir.rewrite import compose, drop_dead, replace_nodes, uses
 from .names import Names
 
 
@@ -67,16 +67,7 @@ def _distribute_dots(graph: Graph) -> Graph:
     of finite terms stay finite unless d · <k, q> overflows while h + d k does not; infinities and NaN reach o either way.
     """
     names = Names(frozenset(graph.tensors) | {n.name for n in graph.nodes} | {a.name for a in graph.axes})
-    changed = True
-    while changed:
-        changed = False
-        for node in graph.nodes:
-            made = _distribute(graph, node, names)
-            if made is not None:
-                nodes = tuple(m for n in graph.nodes for m in (made if n is node else (n,)))
-                graph, changed = ordered(graph.with_nodes(nodes)), True
-                break
-    return graph
+    return replace_nodes(graph, lambda g, node: _distribute(g, node, names))
 
 
 def _distribute(graph: Graph, node: Node, names: Names) -> tuple[Node, ...] | None:

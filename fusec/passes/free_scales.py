@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.graph import Graph, Map, Node, Reduce, Ref
-from ..ir.rewrite import compose, drop_dead, ordered
+from ..ir.rewrite import compose, drop_dead, replace_nodes
 from .fold_reductions import axes_read, waits_for_reduction
 from .names import Names
 
@@ -23,16 +23,7 @@ def free_scales(graph: Graph) -> Graph:
     if graph.numerics == "strict":
         return graph
     names = Names(frozenset(graph.tensors) | {n.name for n in graph.nodes} | {a.name for a in graph.axes})
-    pending = True
-    while pending:
-        pending = False
-        for node in graph.nodes:
-            made = _freed(graph, node, names)
-            if made is not None:
-                graph = ordered(graph.with_nodes(tuple(m for n in graph.nodes for m in (made if n is node else (n,)))))
-                pending = True
-                break
-    return drop_dead(graph)
+    return drop_dead(replace_nodes(graph, lambda g, node: _freed(g, node, names)))
 
 
 def _freed(graph: Graph, node: Node, names: Names) -> tuple[Node, Node] | None:
