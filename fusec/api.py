@@ -21,6 +21,8 @@ from .runtime.worker import start_builder
 
 Example = Callable[..., Mapping[str, Any]]
 Arch = str | Iterable[str] | None
+EXAMPLE_SEED = 1
+"""What examples are drawn from: each call of `inputs` gives the same values, and leaves the caller's generator as it was."""
 
 
 def compile(fn: Callable[..., Any], example_inputs: Mapping[str, Any] | Sequence[Any], dynamic_shapes: Any = None,
@@ -156,7 +158,7 @@ class Fused(Dispatcher):
         return tuple("**" if p.kind is p.VAR_KEYWORD else p.name for p in found)
 
     def inputs(self, rows: int = EXAMPLE_ROWS, device: Any = "cpu", **sizes: Any) -> dict[str, Any]:
-        """The function's example inputs. Raises FusecError where it has none, or knows no such size."""
+        """The function's example inputs, the same at each call. Raises FusecError where it has none, or knows no such size."""
         if self.example is None:
             raise FusecError(f"{self.name} has no example inputs",
                              hint="decorate it with @fusec.fuse(example=make), where make(rows, device, **sizes) returns a dict of "
@@ -165,7 +167,9 @@ class Fused(Dispatcher):
             inspect.signature(self.example).bind(rows, device, **sizes)
         except TypeError as error:
             raise FusecError(f"{self.name}: {error}; the example's sizes are {', '.join(self.sizes()) or 'none'}") from None
-        return bind_example(self.reference, self.example(rows, device, **sizes))
+        with torch.random.fork_rng([device] if torch.device(device).type == "cuda" else []):
+            torch.manual_seed(EXAMPLE_SEED)
+            return bind_example(self.reference, self.example(rows, device, **sizes))
 
     def compile(self, arch: Arch = None, rows: int = EXAMPLE_ROWS, *, numerics: str | None = None, progress: Progress = quiet,
                 **sizes: Any) -> Artifact:
