@@ -56,21 +56,16 @@ def _resized(facts: Facts, name: str, t: Tensor, rows: int | None, slots: int | 
     shape = list(t.shape)
     dim = facts.row_dim(name)
     if dim is not None and rows is not None:
-        shape[dim] = rows
+        shape[dim] = rows * facts.per_row(name)
     if name in facts.pools and slots is not None and not isinstance(facts.argument(name).shape[facts.pools[name]], int):
         shape[facts.pools[name]] = slots
     return tuple(shape)
 
 
-def slots_of(facts: Facts, inputs: Mapping[str, Any], index: str) -> int:
-    """How many slots the smallest pool has that an index argument picks from."""
-    return min(inputs[pool].shape[dim] for pool, dim in facts.indices[index])
-
-
 def with_rows(facts: Facts, example: Mapping[str, Any], rows: int, seed: int = 0, slots: int | None = None) -> Inputs:
     """`rows` rows with slots of their own in any order, in pools of `slots` (by default the example's, or enough)."""
     generator, out = _generator(seed), dict(example)
-    pool = slots or max([rows + SPARE, *(slots_of(facts, example, i) for i in facts.indices)])
+    pool = slots or max([rows + SPARE, *(min(example[p].shape[d] for p, d in picked) for picked in facts.indices.values())])
     for name, t in example.items():
         if not isinstance(t, Tensor) or (facts.row_dim(name) is None and name not in facts.pools):
             continue
@@ -84,7 +79,7 @@ def renumbered(facts: Facts, inputs: Mapping[str, Any], seed: int, first: int = 
     generator, out = _generator(seed), dict(inputs)
     chosen: dict[int, Tensor] = {}
     for name in facts.indices:
-        t, free = inputs[name], slots_of(facts, inputs, name) - first
+        t, free = inputs[name], facts.capacity(name, inputs) - first
         if t.numel() > free:
             chosen.setdefault(t.numel(), torch.randint(0, max(free, 1), (t.numel(),), generator=generator))
         order = chosen.setdefault(t.numel(), torch.randperm(free, generator=generator)[: t.numel()])
@@ -210,7 +205,8 @@ def rows_at(facts: Facts, inputs: Mapping[str, Any], rows: list[int]) -> Inputs:
         elif dim is None:
             out[name] = t.clone() if name in facts.mutated else t
         else:
-            picked = taken(t, dim, rows)
+            each = facts.per_row(name)
+            picked = taken(t, dim, [r * each + i for r in rows for i in range(each)])
             out[name] = dense_like(t, tuple(picked.shape)).copy_(picked)
     return out
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..capture.bind import fill
 from ..errors import FusecError, Loc, TargetError
 from ..ir.graph import Graph
 from ..passes.pipeline import Stages
@@ -16,7 +17,7 @@ from .method import Question, Scene
 from .method import check as compare
 from .report import Compared, Difference, Report
 from .storage import clone
-from .target import Target, eager, folded, production, run_as_kernel, run_on_device, target, written_graph
+from .target import Target, eager, folded, production, run_as_kernel, run_on_device, taken_apart, target, written_graph
 
 
 def check(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_inputs: Any = None, level: str = "graph", *,
@@ -32,31 +33,31 @@ def check(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_input
     Raises FusecError for an unknown level and for inputs that are all zeros, TargetError without a device at level "gpu", and what
     compiling raises where the function cannot be compiled.
     """
-    goal, tensors, constants, stages = _prepared(subject, inputs, example_inputs, level, arch)
+    goal, tensors, tree, stages = _prepared(subject, inputs, example_inputs, level, arch)
     graph = written_graph(stages)
     refuse_zeros(graph, tensors)
     if _no_rows(graph, tensors):
-        return _zero_rows(goal, graph, tensors, constants, level, case)
-    question = _question(goal, stages, graph, constants, level, seed)
+        return _zero_rows(goal, graph, tensors, tree, level, case)
+    question = _question(goal, stages, graph, tree, level, seed)
     compared, notes, located = compare(question, tensors)
     return Report(goal.name, level, compared, notes, case, located)
 
 
 def _prepared(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_inputs: Any, level: str,
               arch: str | None) -> tuple[Target, dict[str, Tensor], dict[str, Any], Stages]:
-    """The target, the tensors of the inputs (on the device at level "gpu"), the other inputs, and the stages for their layout."""
+    """The target, the tensors of the inputs (on the device at level "gpu"), the inputs with
+    placeholders for them, and the stages for their layout."""
     check_level(level)
     if level == "gpu" and not torch.cuda.is_available():
         raise TargetError("level gpu: expected a CUDA device, found none", hint='levels "graph" and "kernel" need none')
     from ..api import bind_example
     goal = target(subject, inputs, example_inputs, arch)
     given = bind_example(goal.fn, inputs)
-    tensors = {n: t for n, t in given.items() if isinstance(t, Tensor)}
-    constants = {n: v for n, v in given.items() if n not in tensors}
+    tensors, tree = taken_apart(goal.fn, given)
     if level == "gpu":
         goal.artifact = goal.artifact or _artifact(goal)
         tensors = clone(tensors, "cuda")
-    return goal, tensors, constants, goal.for_layout(tensors)
+    return goal, tensors, tree, goal.for_layout(tensors)
 
 
 def _artifact(goal: Target) -> Any:
@@ -64,7 +65,7 @@ def _artifact(goal: Target) -> Any:
     return make_artifact(goal.fn, goal.stages, goal.example, goal.dynamic_shapes, (), None)
 
 
-def _question(goal: Target, stages: Stages, graph: Graph, constants: Mapping[str, Any], level: str, seed: int) -> Question:
+def _question(goal: Target, stages: Stages, graph: Graph, tree: Mapping[str, Any], level: str, seed: int) -> Question:
     final = stages.need("graph")
     place = goal.layouts.index(stages) if stages in goal.layouts else -1
 
@@ -81,10 +82,10 @@ def _question(goal: Target, stages: Stages, graph: Graph, constants: Mapping[str
         if level == "graph":
             return interpreted(final, tensors)
         if level == "gpu":
-            return production(goal, final, constants, tensors)
+            return production(goal, final, tree, tensors)
         return run_as_kernel(goal, final, tensors, ("production", place), level == "emulate")
 
-    return Question(goal.name, graph, eager(goal, graph, constants), check_build, run, seed)
+    return Question(goal.name, graph, eager(goal, graph, tree), check_build, run, seed)
 
 
 def refuse_zeros(graph: Graph, tensors: Mapping[str, Tensor]) -> None:
@@ -100,15 +101,15 @@ def _no_rows(graph: Graph, tensors: Mapping[str, Tensor]) -> bool:
     return graph.rows is not None and known.get(graph.rows) == 0
 
 
-def _zero_rows(goal: Target, graph: Graph, tensors: dict[str, Tensor], constants: Mapping[str, Any], level: str,
+def _zero_rows(goal: Target, graph: Graph, tensors: dict[str, Tensor], tree: Mapping[str, Any], level: str,
                case: str) -> Report:
     """Without rows nothing runs: outputs have the shapes and dtypes that eager gives them, and nothing changes."""
-    question = Question(goal.name, graph, eager(goal, graph, constants), None, None)
+    question = Question(goal.name, graph, eager(goal, graph, tree), None, None)
     scene = Scene(question, tensors)
     known = sizes(graph.arguments, tensors)
     assert question.eager is not None
     found, compared = scene.run(question.eager), []
-    made = _called(goal, scene, constants) if level == "gpu" else {}
+    made = _called(goal, scene, tree) if level == "gpu" else {}
     for output in graph.fresh:
         wanted = tuple(found[output.name].shape), found[output.name].dtype
         given = {"the graph": (shape_of(output, known), _dtype(output.dtype))}
@@ -126,10 +127,10 @@ def _zero_rows(goal: Target, graph: Graph, tensors: dict[str, Tensor], constants
     return Report(goal.name, level, (*compared, *findings), ("no rows: nothing is launched",), case)
 
 
-def _called(goal: Target, scene: Scene, constants: Mapping[str, Any]) -> dict[str, Tensor]:
+def _called(goal: Target, scene: Scene, tree: Mapping[str, Any]) -> dict[str, Tensor]:
     from .target import leaves
     mine = clone(scene.base)
-    flat = leaves(goal.artifact(**{**constants, **mine}))
+    flat = leaves(goal.artifact(**fill(tree, mine)))
     torch.cuda.synchronize()
     return {**mine, **{n: t for n, t in zip(scene.graph.outputs, flat) if not n.startswith("=")}}
 
@@ -142,8 +143,8 @@ def _dtype(short: str) -> torch.dtype:
 def check_batch_mates(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_inputs: Any = None, level: str = "graph", *,
                       arch: str | None = None) -> Report:
     """Whether each row's bits are the same alone, among other mates and at other positions, at a level of `check`."""
-    goal, tensors, constants, stages = _prepared(subject, inputs, example_inputs, level, arch)
-    question = _question(goal, stages, written_graph(stages), constants, level, 0)
+    goal, tensors, tree, stages = _prepared(subject, inputs, example_inputs, level, arch)
+    question = _question(goal, stages, written_graph(stages), tree, level, 0)
     assert question.production is not None
     return compare_mates(goal.name, question.graph, question.production, tensors, level)
 
@@ -159,11 +160,9 @@ def compiled(subject: Any, example_inputs: Mapping[str, Any] | Sequence[Any], le
         goal.artifact = goal.artifact or _artifact(goal)
 
     def call(**inputs: Any) -> list[Tensor]:
-        given = bind_example(goal.fn, inputs)
-        tensors = {n: t for n, t in given.items() if isinstance(t, Tensor)}
-        constants = {n: v for n, v in given.items() if n not in tensors}
+        tensors, tree = taken_apart(goal.fn, bind_example(goal.fn, inputs))
         stages = goal.for_layout(tensors)
-        run = _question(goal, stages, stages.need("graph"), constants, level, 0).production
+        run = _question(goal, stages, stages.need("graph"), tree, level, 0).production
         assert run is not None
         found = run(tensors)
         return [tensors[n[1:]] if n.startswith("=") else found[n] for n in stages.need("graph").outputs]
@@ -179,8 +178,9 @@ def check_file_cases(fn: Any, level: str = "graph", rows: tuple[int, ...] = (0, 
     check_level(level)
     example = fn.inputs(**(sizes or {}))
     goal = target(fn, example, example, arch)
+    tensors, tree = taken_apart(goal.fn, example)
     known = facts(written_graph(goal.stages))
-    return [check(goal, make(), level=level, case=name) for name, make in variants(known, example, rows)]
+    return [check(goal, fill(tree, make()), level=level, case=name) for name, make in variants(known, tensors, rows)]
 
 
 __all__ = ["check", "check_batch_mates", "check_file_cases", "compiled"]

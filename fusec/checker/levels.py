@@ -2,14 +2,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import FusecError
+from ..errors import ArgumentError, FusecError
+from ..ir.axis import Extent
 from ..ir.graph import Graph
 from ..ir.interpret import run_graph
 from ..ir.reference import TORCH_DTYPE
+from ..ir.sizes import solve
 from ..ir.tensor import Argument
 from .storage import poison
 
@@ -26,17 +29,23 @@ def check_level(level: str) -> str:
 
 
 def sizes(arguments: tuple[Argument, ...], tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """The extents behind the symbols of the arguments' shapes, by name."""
-    found: dict[str, int] = {}
-    for a in arguments:
-        for extent, given in zip(a.shape, tensors[a.name].shape, strict=True):
-            if not isinstance(extent, int):
-                found[str(extent)] = given
-    return found
+    """The extents behind the symbols of the arguments' shapes, by name; of products of them (`2*rows`) too."""
+    pairs = ((str(e), given) for a in arguments for e, given in zip(a.shape, tensors[a.name].shape, strict=True)
+             if not isinstance(e, int))
+    try:
+        return solve(pairs)
+    except ValueError as error:
+        raise ArgumentError(f"the sizes of the arguments do not agree: {error}") from None
 
 
 def shape_of(argument: Argument, known: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(e if isinstance(e, int) else known[str(e)] for e in argument.shape)
+    return tuple(_size(e, known) for e in argument.shape)
+
+
+def _size(extent: Extent | Any, known: Mapping[str, int]) -> int:
+    if isinstance(extent, int):
+        return extent
+    return known[str(extent)] if str(extent) in known else int(extent.subs({s: known[str(s)] for s in extent.free_symbols}))
 
 
 def poisoned(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from ..errors import Loc
 from ..ir.graph import Graph
 from .cases import rows_at, taken
 from .compare import Subject, exactly
-from .facts import Facts, facts
+from .facts import facts, row_dim_of, rows_in
 from .masks import UNTOUCHED, touched
 from .report import Compared, Report
 from .storage import clone
@@ -21,7 +21,7 @@ Run = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 def compare_mates(name: str, graph: Graph, run: Run, tensors: Mapping[str, Tensor], level: str) -> Report:
     """Rows of a batch alone, in reverse and in part, bit for bit against the same rows in the whole; `run` as in method.py."""
     known = facts(graph)
-    rows = _rows(known, tensors)
+    rows = known.count(tensors)
     whole = _after(run, tensors)
     batches = [[i] for i in sorted({0, rows // 2, rows - 1})] + [list(range(rows))[::-1]]
     if rows > 3:
@@ -33,12 +33,8 @@ def compare_mates(name: str, graph: Graph, run: Run, tensors: Mapping[str, Tenso
         where = f"rows {batch} of {rows}" if len(batch) > 1 else f"row {batch[0]} of {rows} alone"
         owned = touched(graph, clone(part)).masks
         for tensor in owned:
-            compared.append(_same(graph, known, tensor, mine, whole, owned[tensor] != UNTOUCHED, batch, where))
+            compared.append(_same(graph, tensor, mine, whole, owned[tensor] != UNTOUCHED, batch, where))
     return Report(name, level, tuple(compared), (), "batch mates")
-
-
-def _rows(known: Facts, tensors: Mapping[str, Tensor]) -> int:
-    return next(tensors[n].shape[d] for n, d in known.rows)
 
 
 def _after(run: Run, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -46,12 +42,13 @@ def _after(run: Run, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
     return {**mine, **run(mine)}
 
 
-def _same(graph: Graph, known: Facts, tensor: str, mine: Mapping[str, Tensor], whole: Mapping[str, Tensor], owned: Tensor,
+def _same(graph: Graph, tensor: str, mine: Mapping[str, Tensor], whole: Mapping[str, Tensor], owned: Tensor,
           batch: list[int], where: str) -> Compared:
     argument = graph.tensors[tensor]
-    dim = next((d for d, e in enumerate(argument.shape) if not isinstance(e, int) and str(e) == graph.rows), None)
+    dim = row_dim_of(argument.shape, graph.rows)
     other = whole[tensor]
     if dim is not None:
-        other = taken(other, dim, batch)
+        each = rows_in(argument.shape[dim], graph.rows)
+        other = taken(other, dim, [r * each + i for r in batch for i in range(each)])
     dims = tuple(f"dim{d}" for d in range(other.dim()))
     return exactly(Subject(tensor, Loc(), dims, where, dim), mine[tensor], other, owned)

@@ -28,7 +28,7 @@ from .attribution import attribute
 from .bound import BOUND, reach
 from .cases import rows_at
 from .compare import ATOL, RTOL, Subject, as_production, exactly, rounded_within_one_ulp, within_one_ulp, within_tolerance
-from .facts import facts
+from .facts import facts, row_dim_of
 from .levels import Execute, device_of, interpreted, model, shape_of, sizes
 from .masks import COMPUTED, MOVED, Touched, touched
 from .probes import GIVEN, every_value, probes, roundings, with_given, with_probes
@@ -149,7 +149,7 @@ class Scene:
         """The reach of every stored tensor; rows go in turns of as many as memory has room for."""
         graph, names = reach(self.graph, RTOL, ATOL)
         device, known = device_of(self.base), facts(self.graph)
-        along = {n: d for n in names for d, e in enumerate(self.graph.tensors[n].shape) if str(e) == self.graph.rows}
+        along = {n: d for n in names if (d := row_dim_of(self.graph.tensors[n].shape, self.graph.rows)) is not None}
         whole = {n: torch.zeros(self._shape(n), device=device) for n in names if n not in along}
         parts: dict[str, list[Tensor]] = {n: [] for n in along}
         for rows in self._turns():

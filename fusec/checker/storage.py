@@ -53,9 +53,13 @@ def poison(t: Tensor) -> Tensor:
 
 
 def random_bytes(count: int, device: torch.device, seed: int) -> Tensor:
-    """`count` bytes of a pattern that depends on the seed alone (not on the device)."""
+    """`count` bytes of a pattern that depends on the seed alone (not on the device).
+
+    Read as any float type they hold no NaN: eager mode on the CPU changes the bits of NaNs that it only passes on.
+    """
     generator = torch.Generator().manual_seed(seed)
-    period = torch.randint(0, 256, (min(count, (1 << 20) + 7),), dtype=torch.uint8, generator=generator).to(device)
+    period = torch.randint(0, 256, (min(count, (1 << 20) + 7),), dtype=torch.uint8, generator=generator)
+    period = torch.where(period & 0x7C == 0x7C, period ^ 0x40, period).to(device)
     turns = -(-count // max(period.numel(), 1))
     return period.repeat(turns)[:count] if count else period
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..capture.bind import bind, fill, invoke
 from ..errors import ArgumentError, CaptureError, FusecError
 from ..ir.graph import Graph
 from ..ir.interpret_kernel import run_kernel
@@ -24,7 +25,7 @@ WATCHED = 1 << 18
 
 @dataclass(slots=True)
 class Target:
-    """fn: the plain function. example: tensors and constants it was captured from. artifact: the compiled form, where there is one.
+    """fn: the plain function. example: the arguments it was captured from. artifact: the compiled form, where there is one.
 
     `layouts` keeps what was captured for other strides.
     """
@@ -52,8 +53,8 @@ class Target:
                 return stages
             except contract.LayoutError:
                 continue
-        example = {n: t for n, t in self.example.items() if isinstance(t, Tensor)}
-        given = {**self.example, **stand_ins(self.stages.need("graph"), named, example)}
+        example, tree = taken_apart(self.fn, self.example)
+        given = fill(tree, stand_ins(self.stages.need("graph"), named, example))
         self.layouts.append(_captured(self.fn, given, self.dynamic_shapes, self.stages.numerics))
         return self.layouts[-1]
 
@@ -72,23 +73,28 @@ def target(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_inpu
     numerics = subject.numerics if isinstance(subject, Fused) else "default"
     if isinstance(subject, Artifact):
         numerics = subject.kernels[0].numerics if subject.kernels else numerics
-        example = {**subject.example, **subject.constants}
-        example = {n: example[n] for n in bind_example(fn, example)}
+        example = subject.given
         first = arch or (subject.archs[0] if subject.archs else None) or DEFAULT_ARCH
         made = subject.kernels[0].stages if subject.kernels else None
         again = made is None or made.captured is None or made.graph is None
         stages = _captured(fn, example, dynamic, numerics) if again else made
         return Target(fn, example, stages, dynamic, subject, first)
     example = bind_example(fn, inputs if example_inputs is None else example_inputs)
-    tensors = {n: t for n, t in example.items() if isinstance(t, Tensor)}
+    tensors, tree = taken_apart(fn, example)
     try:
-        stages = _captured(fn, {**example, **stand_ins(None, tensors, {})}, dynamic, numerics)
+        stages = _captured(fn, fill(tree, stand_ins(None, tensors, {})), dynamic, numerics)
     except CaptureError:
         if example_inputs is not None or getattr(subject, "example", None) is None:
             raise
         example = subject.inputs()
         stages = _captured(fn, example, dynamic, numerics)
     return Target(fn, example, stages, dynamic, None, arch or DEFAULT_ARCH)
+
+
+def taken_apart(fn: Callable[..., Any], given: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(tensors by flat name, the arguments with placeholders for them): those in lists and dicts are arguments of their own."""
+    call = bind(fn, given)
+    return call.tensors, call.tree
 
 
 def _captured(fn: Callable[..., Any], example: Mapping[str, Any], dynamic_shapes: Any, numerics: str) -> Stages:
@@ -115,11 +121,11 @@ def folded(graph: Graph) -> Graph:
 # ---- running -------------------------------------------------------------------------------------------------------------------
 
 
-def eager(target: Target, graph: Graph, constants: Mapping[str, Any]) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+def eager(target: Target, graph: Graph, tree: Mapping[str, Any]) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     """The function itself in eager mode; its outputs by the names that the graph gives them."""
     def run(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         with torch.no_grad(), SingleRounding(), full_products():
-            found = target.fn(**{**constants, **tensors})
+            found = invoke(target.fn, fill(tree, tensors))
         flat = leaves(found)
         if len(flat) != len(graph.outputs):
             raise ArgumentError(f"{graph.name}: the function returns {len(flat)} tensors, the graph has {len(graph.outputs)}")
@@ -212,20 +218,20 @@ def run_on_device(target: Target, stages: Stages, graph: Graph, tensors: Mapping
     return out
 
 
-def production(target: Target, graph: Graph, constants: Mapping[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def production(target: Target, graph: Graph, tree: Mapping[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """A call as a user makes it, into poisoned outputs."""
     out = poisoned(graph, tensors)
     names = graph.outputs
     given = [tensors[n[1:]] if n.startswith("=") else out[n] for n in names]
     if graph.structure == "none" or not names:
-        target.artifact(**{**constants, **tensors})
+        target.artifact(**fill(tree, tensors))
     else:
         packed: Any = given
         if graph.structure.startswith("dict:"):
             packed = dict(zip(graph.structure.removeprefix("dict:").split(","), given))
         elif graph.structure == "tensor":
             packed = given[0]
-        target.artifact(out=packed, **{**constants, **tensors})
+        target.artifact(out=packed, **fill(tree, tensors))
     torch.cuda.synchronize()
     return out
 

@@ -231,6 +231,7 @@ class Artifact(Dispatcher):
                  compile: Compile, recapture: Recapture, archs: tuple[str, ...] | None, flatten: Flatten) -> None:
         super().__init__(fn, flatten)
         self.name, self.archs = graph.name, archs
+        self.given = dict(example)
         self.example, self._tree = flatten(fn, example)
         self._graphs: dict[tuple[Any, ...], Graph] = {_strides(graph): graph}
         self._kernels: dict[tuple[Any, ...], Kernel] = {(_strides(graph), k.arch, ()): k for k in kernels}

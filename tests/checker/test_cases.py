@@ -2,9 +2,11 @@
 import pytest
 import torch
 
-from fusec.checker import cases
+import fusec
+from fusec.checker import cases, check_batch_mates, check_file_cases
 from fusec.checker.facts import facts
-from fusec.checker.storage import key, raw
+from fusec.checker.storage import key, random_bytes, raw
+from fusec.checker.target import target, written_graph
 
 from .graphs import D, inputs, step_graph
 
@@ -84,3 +86,32 @@ def test_the_cases_that_apply():
     for _, make in cases.variants(FACTS, inputs()):
         first, again = make(), make()
         assert first.keys() == inputs().keys() and all(torch.equal(first[n], again[n]) for n in first)
+
+
+def tokens(x, scale, key, pages, slot):
+    """Rows grouped as tokens of two heads, slots that are pages of four."""
+    heads = x.view(scale.shape[0], 2, 8) * scale[:, None, None]
+    pages[slot // 4, slot % 4] = key * scale[:, None]
+    return heads.sum(-1)
+
+
+def token_inputs(rows=4):
+    g = torch.Generator().manual_seed(rows)
+    return dict(x=torch.randn(2 * rows, 8, generator=g), scale=torch.randn(rows, generator=g),
+                key=torch.randn(rows, 8, generator=g), pages=torch.randn(3, 4, 8, generator=g), slot=torch.randperm(12, generator=g)[:rows])
+
+
+def test_rows_may_be_grouped_and_slots_divided_into_pages():
+    step = fusec.fuse(tokens, example=lambda rows, device: token_inputs(rows))
+    known = facts(written_graph(target(step, token_inputs()).stages))
+    assert known.per_row("x") == 2 and known.pools == {"pages": 0} and known.capacity("slot", token_inputs()) == 12
+    for report in check_file_cases(step, rows=(3,)):
+        assert report.ok, str(report)
+    assert check_batch_mates(step, token_inputs(), level="graph").ok
+
+
+def test_random_bytes_hold_no_nan():
+    made = random_bytes(1 << 12, torch.device("cpu"), 1)
+    for kind in (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2):
+        assert not made.view(kind).float().isnan().any()
+    assert len(set(made.tolist())) > 150

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import fusec
-from fusec.errors import ArgumentError
 
 from . import attention, convolutions, norms, recurrences
 
@@ -14,11 +13,7 @@ STEPS = {**attention.STEPS, **convolutions.STEPS, **norms.STEPS, **recurrences.S
 QUICK = ("mqa_scores", "conv_circular", "group_quant_ue8m0", "comba", "gather_accepted", "titans")
 
 
-CONTAINERS = pytest.mark.xfail(raises=ArgumentError, reason="the checker takes tensors by parameter name only")
-MARKS = {"list_of_states": [pytest.mark.recipes, CONTAINERS], "dict_of_states": [pytest.mark.recipes, CONTAINERS]}
-
-
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=MARKS.get(n, pytest.mark.recipes)) for n in STEPS])
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.recipes) for n in STEPS])
 def test_it_is_one_kernel_that_computes_what_it_says(name):
     fn, make = STEPS[name]
     torch.manual_seed(6)
