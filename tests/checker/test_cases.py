@@ -98,7 +98,8 @@ def tokens(x, scale, key, pages, slot):
 def token_inputs(rows=4):
     g = torch.Generator().manual_seed(rows)
     return dict(x=torch.randn(2 * rows, 8, generator=g), scale=torch.randn(rows, generator=g),
-                key=torch.randn(rows, 8, generator=g), pages=torch.randn(3, 4, 8, generator=g), slot=torch.randperm(12, generator=g)[:rows])
+                key=torch.randn(rows, 8, generator=g), pages=torch.randn(3, 4, 8, generator=g),
+                slot=torch.randperm(12, generator=g)[:rows])
 
 
 def test_rows_may_be_grouped_and_slots_divided_into_pages():
