@@ -16,7 +16,7 @@ import torch
 
 from ..errors import CaptureError, Loc
 from ..ir.tensor import TensorGraph
-from . import bind, one_row, rows
+from . import bind, one_row, rows, unread
 from .importer import Importer
 from .locate import of_function
 from .trace import Like, Program, like, trace
@@ -65,7 +65,7 @@ def capture(
             "the function returns nothing and writes to none of its arguments", loc, "return a tensor, or write in place"
         )
     marks = None if dynamic_shapes is None else bind.flat_shapes(call, dynamic_shapes)
-    free = choose_free(probe, marks, examples, loc)
+    free = step.with_unread(choose_free(probe, marks, examples, loc), unread.unread(probe))
     if not free.extents:
         return probe
     graph = step.graph(_two_or_more(examples, free), free)
@@ -94,6 +94,25 @@ class Step:
             spec.setdefault(name, {})[dim] = dims[symbol] if factor == 1 else factor * dims[symbol]
         program: Program = trace(self.fn, self.call, examples, spec)
         return Importer(program, self.name, free.extents, free.indexed, self.loc).run()
+
+    def with_unread(self, free: Free, names: tuple[str, ...]) -> Free:
+        """The free dims with those of arguments that nothing is read of: what the function does with their shapes decides."""
+        if not names:
+            return free
+        places = [*free.extents, *((n, d) for n in names for d in range(len(self.examples[n].shape)) if (n, d) not in free.extents)]
+        found = self._sizes(free, places)
+        tangled = unread.tangled(names, free.extents, found)
+        if tangled:
+            found = self._sizes(free, [p for p in places if p not in tangled])
+        return replace(free, extents={**free.extents, **unread.extents(names, free.extents, found)})
+
+    def _sizes(self, free: Free, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Any]:
+        """What torch makes of every size when those at `places` may be any."""
+        spec: dict[str, dict[int, Any]] = {}
+        for name, dim in places:
+            spec.setdefault(name, {})[dim] = torch.export.Dim.AUTO
+        program = trace(self.fn, self.call, _two_or_more(self.examples, free), spec)
+        return {(n, d): size for n, shape in program.shapes.items() for d, size in enumerate(shape)}
 
 
 def _name(fn: Any) -> str:

@@ -2,7 +2,7 @@
 
 Works on the tensor graph of a static probe. Every dim is a list of atoms; operations unite the atoms of dims that must be equal.
 The rows' class is that of the outermost non-unit dim of the index values of paged gathers and updates; without one, of the
-outermost non-unit dim that all outputs share with some argument.
+outermost non-unit dim that all outputs share with some argument (outermost in the arguments, where those have it otherwise).
 """
 
 from __future__ import annotations
@@ -196,6 +196,8 @@ def _indexed(c: Classes, node: TensorNode, op: Gather | Update, own: Dims) -> No
     part = own if isinstance(op, Gather) else c.dims[op.value]
     rest = [d for i, d in enumerate(c.dims[source]) if i != op.dim]
     _each(c, rest[: op.dim] + index + rest[op.dim :], part)
+    if op.where is not None:
+        _align(c, c.dims[op.where], index)
     c.picked.append((source, op.dim))
     _pair(c, op.index, c.dims[source][op.dim])
     if op.index in c.given:
@@ -302,16 +304,31 @@ def _arguments_of(c: Classes, value: str) -> set[str]:
 
 
 def _shared_by_outputs(c: Classes, loc: Loc) -> list[int]:
-    """The outermost class of each output among those that all outputs share with some argument."""
+    """The classes that all outputs share with some argument, outermost in one of them and not inside of one another."""
     results = [r for r in _fresh(c) + [v for _, v in c.graph.mutations] if c.all_of(r)]
     inputs = {leaf for a in c.graph.arguments for leaf in c.all_of(a.name)}
     if not results:
         return []
     shared = set.intersection(*(set(c.all_of(r)) for r in results)) & inputs
-    found = list(dict.fromkeys(next(leaf for leaf in c.all_of(r) if leaf in shared) for r in results)) if shared else []
+    first = [next(leaf for leaf in c.all_of(r) if leaf in shared) for r in results] if shared else []
+    leading = [root for a in c.graph.arguments if (root := c.outermost(a.name)) in shared and root is not None]
+    candidates = list(dict.fromkeys(first + leading))
+    found = [r for r in candidates if not any(_encloses(c, other, r, results) for other in candidates if other != r)]
     if found:
         _refuse_unit(c, found[0], results, loc)
     return found
+
+
+def _encloses(c: Classes, outer: int, inner: int, results: Sequence[str]) -> bool:
+    """Whether one class stands outside of another in the arguments that have both; where none has, in the results.
+
+    Results [groups, rows, …] of arguments [rows, heads, …] have rows.
+    """
+    for values in ([a.name for a in c.graph.arguments], results):
+        both = [all_ for v in values if outer in (all_ := c.all_of(v)) and inner in all_]
+        if both:
+            return all(all_.index(outer) < all_.index(inner) for all_ in both)
+    return False
 
 
 def _refuse_unit(c: Classes, root: int, results: Sequence[str], loc: Loc) -> None:

@@ -59,6 +59,16 @@ class Program:
     constants: dict[int, Any]
     structure: str
 
+    @property
+    def shapes(self) -> dict[str, tuple[Any, ...]]:
+        """The sizes of each argument: ints, and sympy expressions over torch's symbols."""
+        inputs = set(self.exported.graph_signature.user_inputs)
+        holders = [n for n in self.exported.graph.nodes if n.op == "placeholder" and n.name in inputs]
+        return {
+            name: tuple(n if isinstance(n, int) else n.node.expr for n in holder.meta["val"].shape)
+            for name, holder in zip(self.names, holders)
+        }
+
 
 @dataclass(slots=True)
 class _Return:

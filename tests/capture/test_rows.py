@@ -1,0 +1,61 @@
+"""Which dims follow the rows where no index says so: arguments that are not read, results that do not lead with the rows."""
+
+import pytest
+import torch
+
+from fusec.capture import capture
+from fusec.errors import CaptureError
+
+from .steps import normal
+
+
+def shapes(graph):
+    return {a.name: [str(n) for n in a.shape] for a in graph.arguments}
+
+
+def test_an_argument_that_is_not_read_may_have_any_size():
+    graph = capture(lambda x, spare, y: x + y, dict(x=normal(3, 6), spare=normal(3, 6), y=normal(3, 6)))
+    assert shapes(graph) == {"x": ["rows", "6"], "spare": ["spare_0", "spare_1"], "y": ["rows", "6"]}
+    assert graph.arguments[1].strides == (None, None)
+
+
+def ones_of_shape(x, state, index):
+    return state[index].sum(-1) * torch.ones(x.shape[0], 1)
+
+
+def filled(x, y):
+    out = torch.empty_like(x)
+    out[:, 0], out[:, 1:] = y[:, 1], y[:, :-1] * 2
+    return out
+
+
+def sizes_of(x, y):
+    rows, heads, width = x.shape
+    return y.view(rows, heads, width) * 2
+
+
+def test_an_argument_whose_shape_alone_is_used_follows_what_its_shape_is_used_for():
+    graph = capture(ones_of_shape, dict(x=normal(3, 6), state=normal(9, 5, 4), index=torch.tensor([1, 2, 4])))
+    assert shapes(graph)["x"] == ["rows", "x_1"] and shapes(graph)["index"] == ["rows"]
+    assert shapes(capture(filled, dict(x=normal(3, 6), y=normal(3, 6)))) == {"x": ["rows", "6"], "y": ["rows", "6"]}
+    assert shapes(capture(sizes_of, dict(x=normal(3, 2, 6), y=normal(6, 6)))) == {"x": ["rows", "2", "6"], "y": ["2*rows", "6"]}
+
+
+def by_groups(x, weight):
+    """[rows, heads, d] -> [heads / 2, rows, 2 d]"""
+    return (x * weight[:, None]).unflatten(1, (-1, 2)).movedim(1, 0).flatten(2)
+
+
+def test_results_by_groups_have_the_rows_of_the_arguments():
+    graph = capture(by_groups, dict(x=normal(3, 8, 4), weight=normal(8)))
+    assert shapes(graph) == {"x": ["rows", "8", "4"], "weight": ["8"]}
+
+
+def test_arguments_that_disagree_on_what_is_outermost_are_an_error_that_names_both():
+    with pytest.raises(CaptureError, match="several dims could be the rows: dim 0 of x.*; dim 1 of x") as error:
+        capture(lambda x, y: x + y.T, dict(x=normal(3, 4), y=normal(4, 3)))
+    assert "dynamic_shapes" in error.value.hint
+
+
+def test_an_outer_product_has_the_rows_that_lead_its_result():
+    assert shapes(capture(lambda a, b: a[:, None] * b, dict(a=normal(3), b=normal(4)))) == {"a": ["rows"], "b": ["4"]}
