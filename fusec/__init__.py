@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "fuse": "api", "compile": "api", "check": "api", "Fused": "api", "Artifact": "runtime.artifact", "Kernel": "runtime.artifact",
+    "fuse": "api", "compile": "api", "check": "api", "load_rows": "capture.row_ops", "store_rows_": "capture.row_ops",
+    "Fused": "api", "Artifact": "runtime.artifact", "Kernel": "runtime.artifact",
     "FusecError": "errors", "UnsupportedOp": "errors", "CaptureError": "errors", "ArgumentError": "errors",
     "ResourceError": "errors", "FusionError": "errors", "BuildError": "errors", "TargetError": "errors", "InternalError": "errors",
 }
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from .api import check as check
     from .api import compile as compile
     from .api import fuse as fuse
+    from .capture.row_ops import load_rows as load_rows
+    from .capture.row_ops import store_rows_ as store_rows_
     from .errors import ArgumentError as ArgumentError
     from .errors import BuildError as BuildError
     from .errors import CaptureError as CaptureError

@@ -275,26 +275,35 @@ class Builder:
 
     # ---- indexing
 
-    def gather(self, x: Value, dim: int, index: Value) -> Value:
-        """x[..., index, ...]; what was just written there, if it was written through the same index."""
-        written = forward.stored(self, x, dim, index)
+    def gather(self, x: Value, dim: int, index: Value, where: Value | None = None) -> Value:
+        """x[..., index, ...], 0 where the bool `where` of the index's shape is false; what was just written there, if it was
+        written through the same index."""
+        written = forward.stored(self, x, dim, index, where)
         if written is not None:
-            return written
-        return self._add(Gather(x.name, dim, index.name), x.shape[:dim] + index.shape + x.shape[dim + 1 :], x.dtype)
+            return written if where is None else self.masked(written, dim, where)
+        shape = x.shape[:dim] + index.shape + x.shape[dim + 1 :]
+        return self._add(Gather(x.name, dim, index.name, where.name if where is not None else None), shape, x.dtype)
 
-    def update(self, target: Value, value: Value, dim: int = 0, index: Value | None = None) -> Value:
+    def masked(self, x: Value, dim: int, where: Value) -> Value:
+        """x, 0 where a bool value over its dims from `dim` on is false."""
+        mask = self.reshape(where, where.shape + (1,) * (x.rank - dim - where.rank))
+        return self.map("select", mask, x, lit(0, x.dtype), dtype=x.dtype)
+
+    def update(self, target: Value, value: Value, dim: int = 0, index: Value | None = None, where: Value | None = None) -> Value:
         """The target with a part replaced; the value broadcasts to that part's shape and takes the target's dtype.
 
-        Without an index all of it is replaced, and the new version is the value itself.
+        Without an index all of it is replaced, and the new version is the value itself. where: bool, of the index's shape; what it
+        is false for stays.
         """
         part = target.shape if index is None else target.shape[:dim] + index.shape + target.shape[dim + 1 :]
         value = self.expand(self.cast(value, target.dtype), part)
         if index is None:
             return value
         before = forward.updated(self, target)
-        if before is not None and before[2:] == (dim, index):  # Written again through the same index.
+        if before is not None and before[2:] == (dim, index, where):  # Written again through the same index.
             target = before[0]
-        return self._add(Update(target.name, value.name, dim, index.name), target.shape, target.dtype)
+        op = Update(target.name, value.name, dim, index.name, where.name if where is not None else None)
+        return self._add(op, target.shape, target.dtype)
 
     def wrap(self, index: Value, extent: Extent) -> Value:
         """An index that may count from the end: index + size where it is negative."""

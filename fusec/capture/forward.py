@@ -12,29 +12,30 @@ from ..ir.tensor import Join, Permute, Reshape, Slice, Update
 from .builder import Builder, Extent, Shape, Value
 
 
-def stored(b: Builder, x: Value, dim: int, index: Value) -> Value | None:
-    """x[..., index, ...] along a dim out of what was stored there; None where nothing was, or through another index.
+def stored(b: Builder, x: Value, dim: int, index: Value, where: Value | None = None) -> Value | None:
+    """x[..., index, ...] along a dim out of what was stored there; None where nothing was, or through another index or predicate.
 
     Before: gather(slice(update(t, v, i)), i)   After: slice(v)
     """
     op = b.node(x).op
     if isinstance(op, Update):
-        return b.values[op.value] if op.index == index.name and op.dim == dim and op.where is None else None
+        same = op.index == index.name and op.dim == dim and op.where in (None, where.name if where is not None else None)
+        return b.values[op.value] if same else None
     if isinstance(op, Slice) and op.dim != dim:
-        below = stored(b, b.values[op.arg], dim, index)
+        below = stored(b, b.values[op.arg], dim, index, where)
         return None if below is None else b.slice(below, _moved(op.dim, dim, index), op.start, x.shape[op.dim], op.step)
     if isinstance(op, Permute):
-        below = stored(b, b.values[op.arg], op.order[dim], index)
+        below = stored(b, b.values[op.arg], op.order[dim], index, where)
         return None if below is None else b.permute(below, _order(op.order, dim, index))
     if isinstance(op, Reshape):
         at = same_dim(b.values[op.arg].shape, x.shape, dim)
-        below = None if at is None else stored(b, b.values[op.arg], at, index)
+        below = None if at is None else stored(b, b.values[op.arg], at, index, where)
         return None if below is None else b.reshape(below, x.shape[:dim] + index.shape + x.shape[dim + 1 :])
     if isinstance(op, Join) and op.dim != dim:
         parts = [b.values[p] for p in op.parts]
-        found = [stored(b, p, dim, index) for p in parts]
+        found = [stored(b, p, dim, index, where) for p in parts]
         if any(f is not None for f in found):
-            picked = [b.gather(p, dim, index) if f is None else f for p, f in zip(parts, found)]
+            picked = [b.gather(p, dim, index, where) if f is None else f for p, f in zip(parts, found)]
             return b.join(picked, _moved(op.dim, dim, index))
     return None
 
@@ -55,12 +56,12 @@ def _order(order: Sequence[int], dim: int, index: Value) -> list[int]:
 # ---- views of what was updated -------------------------------------------------------------------------------------------------
 
 
-def updated(b: Builder, x: Value) -> tuple[Value, Value, int, Value] | None:
-    """(target, value, dim, index) where x is an update of a dim through an index."""
+def updated(b: Builder, x: Value) -> tuple[Value, Value, int, Value, Value | None] | None:
+    """(target, value, dim, index, where) where x is an update of a dim through an index."""
     op = b.node(x).op
-    if not isinstance(op, Update) or op.index is None or op.where is not None:
+    if not isinstance(op, Update) or op.index is None:
         return None
-    return b.values[op.target], b.values[op.value], op.dim, b.values[op.index]
+    return b.values[op.target], b.values[op.value], op.dim, b.values[op.index], None if op.where is None else b.values[op.where]
 
 
 def sliced(b: Builder, x: Value, dim: int, start: int, length: Extent, step: int) -> Value | None:
@@ -68,9 +69,9 @@ def sliced(b: Builder, x: Value, dim: int, start: int, length: Extent, step: int
     parts = updated(b, x)
     if parts is None or parts[2] == dim:
         return None
-    target, value, at, index = parts
+    target, value, at, index, where = parts
     new = b.slice(value, _moved(dim, at, index), start, length, step)
-    return b.update(b.slice(target, dim, start, length, step), new, at, index)
+    return b.update(b.slice(target, dim, start, length, step), new, at, index, where)
 
 
 def permuted(b: Builder, x: Value, order: Sequence[int]) -> Value | None:
@@ -78,9 +79,9 @@ def permuted(b: Builder, x: Value, order: Sequence[int]) -> Value | None:
     parts = updated(b, x)
     if parts is None:
         return None
-    target, value, dim, index = parts
+    target, value, dim, index, where = parts
     at = list(order).index(dim)
-    return b.update(b.permute(target, order), b.permute(value, _order(order, at, index)), at, index)
+    return b.update(b.permute(target, order), b.permute(value, _order(order, at, index)), at, index, where)
 
 
 def reshaped(b: Builder, x: Value, shape: Shape) -> Value | None:
@@ -89,8 +90,8 @@ def reshaped(b: Builder, x: Value, shape: Shape) -> Value | None:
     at = None if parts is None else next((d for d in range(len(shape)) if same_dim(x.shape, shape, d) == parts[2]), None)
     if parts is None or at is None:
         return None
-    target, value, _, index = parts
-    return b.update(b.reshape(target, shape), b.reshape(value, shape[:at] + index.shape + shape[at + 1 :]), at, index)
+    target, value, _, index, where = parts
+    return b.update(b.reshape(target, shape), b.reshape(value, shape[:at] + index.shape + shape[at + 1 :]), at, index, where)
 
 
 def joined(b: Builder, parts: Sequence[Value], dim: int) -> Value | None:
@@ -98,8 +99,9 @@ def joined(b: Builder, parts: Sequence[Value], dim: int) -> Value | None:
     found = [updated(b, p) for p in parts]
     if any(f is None or f[2:] != found[0][2:] or f[2] == dim for f in found):
         return None
-    _, _, at, index = found[0]
-    return b.update(b.join([f[0] for f in found], dim), b.join([f[1] for f in found], _moved(dim, at, index)), at, index)
+    _, _, at, index, where = found[0]
+    values = b.join([f[1] for f in found], _moved(dim, at, index))
+    return b.update(b.join([f[0] for f in found], dim), values, at, index, where)
 
 
 def same_dim(before: Shape, after: Shape, dim: int) -> int | None:

@@ -39,22 +39,24 @@ class Op:
 OPS: dict[str, Op] = {}
 
 
-def add(target: str, build: Build, *samples: str) -> None:
+def add(target: str, build: Build, *samples: str, space: str = "aten") -> None:
     """Record a row; an error at import for a target that has one."""
-    target = f"aten.{target}"
+    target = f"{space}.{target}"
     assert target not in OPS, f"{target} is registered twice"
     OPS[target] = Op(target, build, samples)
 
 
-def op(**rows: str | tuple[str, ...]) -> Callable[[Build], Build]:
-    """Decorator: targets by keyword with `__` for the dot of the overload (`sum__dim_IntList="x, [1]"`), each with its samples."""
+def op(*, space: str = "aten", **rows: str | tuple[str, ...]) -> Callable[[Build], Build]:
+    """Decorator: targets by keyword with `__` for the dot of the overload (`sum__dim_IntList="x, [1]"`), each with its samples.
+
+    space: the library that defines them.
+    """
 
     def record(build: Build) -> Build:
         for target, samples in rows.items():
             name, _, overload = target.rpartition("__")
-            add(
-                f"{name}.{overload}" if name else f"{target}.default", build, *((samples,) if isinstance(samples, str) else samples)
-            )
+            words = (samples,) if isinstance(samples, str) else samples
+            add(f"{name}.{overload}" if name else f"{target}.default", build, *words, space=space)
         return build
 
     return record

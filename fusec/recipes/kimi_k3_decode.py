@@ -76,6 +76,47 @@ def kda_decode(x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_
     return (o * torch.sigmoid(output_gate.float())).to(torch.bfloat16).unsqueeze(0)
 
 
+def padded_example(rows, device, H=12, D=128, state="fp32"):
+    """The same with a bias of the convolution, and with every fourth row absent: its index is −1."""
+    made = example(rows, device, H, D, state)
+    made["bias"] = 0.1 * torch.randn(3 * H * D, device=device)
+    made["state_indices"][3::4] = -1
+    return made
+
+
+@fusec.fuse(example=padded_example)
+def kda_decode_padded(x, weight, bias, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_indices, state, output_gate,
+                      norm_weight):
+    """kda_decode for a batch that was padded to a fixed number of rows, with a bias [3·H·D] of the convolution.
+
+    A row whose index is negative takes no part: it reads and writes no state, and its result is 0."""
+    rows, heads, dim = output_gate.shape
+    live = state_indices >= 0
+
+    window = torch.cat([fusec.load_rows(conv_state, state_indices, where=live), x.unsqueeze(-1)], dim=-1)
+    fusec.store_rows_(conv_state, state_indices, window[..., 1:], where=live)
+    taps = weight.transpose(1, 2).reshape(-1, 4)
+    y = F.silu((window.float() * taps).sum(-1) + bias).to(torch.bfloat16)
+
+    q, k, v = y.float().view(rows, 3, heads, dim).unbind(1)
+    q = q * (torch.rsqrt(q.square().sum(-1, keepdim=True) + UNIT_EPS) * dim ** -0.5)
+    k = k * torch.rsqrt(k.square().sum(-1, keepdim=True) + UNIT_EPS)
+
+    gate = raw_gate.float().view(rows, heads, dim) + dt_bias.view(heads, dim)
+    decay = torch.exp(LOWER_BOUND * torch.sigmoid(A_log.exp().unsqueeze(-1) * gate))
+    beta = torch.sigmoid(raw_beta.float().view(rows, heads, 1))
+
+    h = fusec.load_rows(state, state_indices, where=live).float() * decay.unsqueeze(-2)
+    delta = (v - torch.einsum("rhvk,rhk->rhv", h, k)) * beta
+    h = h + delta.unsqueeze(-1) * k.unsqueeze(-2)
+    fusec.store_rows_(state, state_indices, h, where=live)
+    o = torch.einsum("rhvk,rhk->rhv", h, q).to(torch.bfloat16).float()
+
+    o = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + NORM_EPS) * norm_weight
+    o = (o * torch.sigmoid(output_gate.float())).to(torch.bfloat16)
+    return torch.where(live.view(-1, 1, 1), o, 0).unsqueeze(0)
+
+
 def mla_example(rows, device, H=12, S=32, D=512, partial="bf16"):
     """`rows` tokens of H heads, S splits of 128 keys, latent values of D."""
     part, lengths = parts(rows, device, (rows, H, S, D), partial, S)

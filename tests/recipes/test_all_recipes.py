@@ -23,6 +23,7 @@ CASES = {
     "gated_deltanet_decode:gdn_decode": [dict(HK=2, HV=4, D=32), dict(HK=1, HV=3, D=16, **BF16)],
     "gla_decode:gla_decode": [dict(H=2, K=32, V=64)],
     "kimi_k3_decode:kda_decode": [HEADS, HEADS | BF16],
+    "kimi_k3_decode:kda_decode_padded": [HEADS, HEADS | BF16],
     "kimi_k3_decode:mla_reduce": [SPLITS, dict(H=3, S=7, D=100, partial="fp16")],
     "kimi_linear_decode:kda_decode": [HEADS, HEADS | BF16],
     "lightning_decode:lightning_decode": [HEADS],
