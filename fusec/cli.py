@@ -19,7 +19,7 @@ import click
 
 from . import __version__
 from .errors import FusecError, InternalError
-from .options import EXAMPLE_ROWS, NUMERICS, archs, sizes
+from .options import EXAMPLE_ROWS, NUMERICS, SizeValue, archs, combinations, sizes
 from .target import DEFAULT
 
 if TYPE_CHECKING:
@@ -114,15 +114,17 @@ def working() -> Iterator[Progress]:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A function of the file, with the rows and sizes of its example."""
+    """A function of the file, with the rows and sizes of its example. varying: those sizes that were given several values."""
 
     fused: Fused
     rows: int
-    sizes: dict[str, Any]
+    sizes: dict[str, SizeValue]
+    varying: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        return self.fused.name
+        """The function, and which of several sizes."""
+        return " ".join([self.fused.name, *(f"{n}={self.sizes[n]}" for n in self.varying)])
 
     def compile(self, wanted: tuple[str, ...], progress: Progress) -> Artifact:
         return self.fused.compile(wanted, self.rows, progress=progress, **self.sizes)
@@ -146,14 +148,15 @@ class Request:
 
     file: str
     rows: int
-    sizes: dict[str, Any]
+    sizes: dict[str, tuple[SizeValue, ...]]
     strict_numerics: bool
     traceback: bool
 
     def functions(self, progress: Progress, builds: bool = False) -> list[Chosen]:
         """The functions of the file; the builder is started first, so that the DSL loads beside torch.
 
-        A size goes to the functions whose examples know it. Raises FusecError for one that none of them knows.
+        A size goes to the functions whose examples know it, and every combination of several values is a choice of its own. Raises
+        FusecError for a size that none of them knows.
         """
         from .cli_load import functions, resolve
         resolve(self.file)
@@ -169,8 +172,12 @@ class Request:
             raise FusecError(f"-D {strange[0]}: the example's sizes are {said}")
         for fused in found if self.strict_numerics else ():
             fused.numerics = NUMERICS[1]
-        return [Chosen(f, self.rows, {n: v for n, v in self.sizes.items() if n in known[f.name] or "**" in known[f.name]})
-                for f in found]
+        return [chosen for f in found for chosen in self._combinations(f, known[f.name])]
+
+    def _combinations(self, fused: Fused, known: tuple[str, ...]) -> list[Chosen]:
+        own = {n: v for n, v in self.sizes.items() if n in known or "**" in known}
+        varying = tuple(n for n, v in own.items() if len(v) > 1)
+        return [Chosen(fused, self.rows, each, varying) for each in combinations(own)]
 
 
 def command(name: str, *, arch: str | None = ARCHS) -> Callable[[Callable[..., Any]], click.Command]:
@@ -178,11 +185,12 @@ def command(name: str, *, arch: str | None = ARCHS) -> Callable[[Callable[..., A
     def decorate(fn: Callable[..., Any]) -> click.Command:
         @functools.wraps(fn)
         def run(file: str, rows: int, defines: tuple[str, ...], strict_numerics: bool, traceback: bool, **own: Any) -> Any:
-            return fn(Request(file, rows, dict(sizes(defines)), strict_numerics, traceback), **own)
+            return fn(Request(file, rows, sizes(defines), strict_numerics, traceback), **own)
 
         made: Any = click.option("--traceback", is_flag=True, help="Show the Python traceback of an error.")(run)
         made = click.option("--strict-numerics", is_flag=True, help="No contraction, no folding, no approximation.")(made)
-        made = click.option("-D", "defines", multiple=True, metavar="NAME=VALUE", help="A size of the example inputs.")(made)
+        made = click.option("-D", "defines", multiple=True, metavar="NAME=VALUE[,VALUE]",
+                            help="A size of the example inputs; of several values every combination is taken.")(made)
         made = click.option("--rows", default=EXAMPLE_ROWS, show_default=True, type=click.IntRange(2),
                             help="Rows of the example inputs.")(made)
         if arch is not None:
@@ -220,7 +228,7 @@ def compile_(request: Request, arch: str, as_json: bool) -> int:
                 remarks.append(f"{chosen.name}: refused: {error.message}")
                 continue
             from .cli_report import notes, row
-            found += [row(kernel, artifact) for kernel in artifact.kernels]
+            found += [row(kernel, artifact, chosen.name, chosen.sizes) for kernel in artifact.kernels]
             remarks += notes(artifact)
     from .cli_report import as_json as to_json
     from .cli_report import print_table
@@ -263,12 +271,13 @@ def explain(request: Request, arch: str) -> None:
         for chosen in request.functions(progress):
             for name in archs(arch):
                 stages = chosen.plan(name, "kernel", progress)
-                click.echo(text(stages, ops_fused(stages.need("captured"))), nl=False)
+                head = f"{chosen.name}\n" if chosen.varying else ""
+                click.echo(head + text(stages, ops_fused(stages.need("captured"))), nl=False)
 
 
 @command("check", arch=None)
-@click.option("--level", type=click.Choice(("graph", "kernel", "gpu")), default="graph", show_default=True,
-              help="Interpret the graph, interpret the kernel, or run it.")
+@click.option("--level", type=click.Choice(("graph", "kernel", "emulate", "gpu")), default="graph", show_default=True,
+              help="Interpret the graph, interpret the kernel, run the emitted file on the CPU, or run it on the GPU.")
 @click.option("--arch", metavar="ARCH", help="The architecture of the kernel that is interpreted.")
 @click.option("--cases", is_flag=True, help="Also other numbers of rows, unaligned rows, other pools and slots.")
 def check(request: Request, level: str, arch: str | None, cases: bool) -> int:
@@ -283,6 +292,6 @@ def check(request: Request, level: str, arch: str | None, cases: bool) -> int:
             reports = (check_file_cases(chosen.fused, level, arch=name, sizes=chosen.sizes) if cases else
                        [compare(chosen.fused, chosen.inputs(), level=level, arch=name)])
             for report in reports:
-                click.echo(str(report))
+                click.echo(f"{chosen.name}: {report}" if chosen.varying else str(report))
                 failed = failed or not report.ok
     return 1 if failed else 0

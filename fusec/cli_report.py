@@ -24,11 +24,15 @@ def ops_fused(captured: TensorGraph) -> int:
     return count
 
 
-def row(kernel: Kernel, artifact: Artifact) -> dict[str, Any]:
-    """The fields of a kernel: sizes in bytes, times in µs and seconds; bytes and floor at the example's sizes."""
+def row(kernel: Kernel, artifact: Artifact, label: str = "", given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The fields of a kernel: sizes in bytes, times in µs and seconds; bytes and floor at the example's sizes.
+
+    label: the function among several of other sizes. given: the sizes of the example that were asked for.
+    """
     moved = bytes_moved(kernel.graph, artifact.sizes)
     return {
-        "function": kernel.function, "name": kernel.name, "arch": kernel.arch, "ops": ops_fused(kernel.made.need("captured")),
+        "function": kernel.function, "label": label or kernel.function, "sizes": dict(given or {}), "name": kernel.name,
+        "arch": kernel.arch, "ops": ops_fused(kernel.made.need("captured")),
         "grid": ["*".join(map(str, factors)) or "1" for factors in kernel.grid], "threads": kernel.threads,
         "smem_bytes": kernel.smem_bytes, "registers": kernel.resources.get("registers"), "spills": kernel.resources.get("spills"),
         "barriers": kernel.resources.get("barriers"), "bytes_moved": moved,
@@ -60,7 +64,7 @@ def cells(r: Mapping[str, Any]) -> list[str]:
     grid = list(r["grid"])
     while len(grid) > 1 and grid[-1] == "1":
         grid.pop()
-    show = [r["function"], r["arch"], r["ops"], " × ".join(g.replace("*", "·") for g in grid), r["threads"], size(r["smem_bytes"]),
+    show = [r["label"], r["arch"], r["ops"], " × ".join(g.replace("*", "·") for g in grid), r["threads"], size(r["smem_bytes"]),
             r["registers"], r["spills"], r["barriers"], size(r["bytes_moved"]), f"{r['floor_us']:.3g} µs", r["key"][:12],
             f"{r['seconds']:.2f}" if r["seconds"] else "stored"]
     return ["?" if v is None else str(v) for v in show]

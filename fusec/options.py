@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import product
 
 from .errors import FusecError, TargetError
 from .target import TARGETS, parse
@@ -27,18 +28,27 @@ def archs(given: str | Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def sizes(pairs: Iterable[str]) -> dict[str, int | float | bool | str]:
-    """{"H": 12, "state": "bf16"} from ("H=12", "state=bf16")."""
-    found: dict[str, int | float | bool | str] = {}
+SizeValue = int | float | bool | str
+
+
+def sizes(pairs: Iterable[str]) -> dict[str, tuple[SizeValue, ...]]:
+    """{"H": (12, 24), "state": ("bf16",)} from ("H=12,24", "state=bf16"): the values that each size takes in turn."""
+    found: dict[str, tuple[SizeValue, ...]] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        if not equals or not name.isidentifier():
-            raise FusecError(f"-D {pair}: expected name=value")
-        found[name] = _value(text)
+        values = text.split(",")
+        if not equals or not name.isidentifier() or not all(values):
+            raise FusecError(f"-D {pair}: expected name=value, or name=value,value for one after the other")
+        found[name] = tuple(dict.fromkeys([*found.get(name, ()), *map(_value, values)]))
     return found
 
 
-def _value(text: str) -> int | float | bool | str:
+def combinations(given: Mapping[str, tuple[SizeValue, ...]]) -> list[dict[str, SizeValue]]:
+    """Every combination of the values that sizes take, the last size changing first."""
+    return [dict(zip(given, values)) for values in product(*given.values())]
+
+
+def _value(text: str) -> SizeValue:
     for read in (int, float):
         try:
             return read(text)

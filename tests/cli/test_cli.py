@@ -9,8 +9,8 @@ import torch
 from fusec import cli
 
 HEAD = "import torch\nimport fusec\n\n\ndef make(rows, device, C=32):\n    return dict(x=torch.randn(rows, C, device=device))\n\n\n"
-FIELDS = {"function", "name", "arch", "ops", "grid", "threads", "smem_bytes", "registers", "spills", "barriers", "bytes_moved",
-          "floor_us", "key", "seconds"}
+FIELDS = {"function", "label", "sizes", "name", "arch", "ops", "grid", "threads", "smem_bytes",
+          "registers", "spills", "barriers", "bytes_moved", "floor_us", "key", "seconds"}
 
 
 @pytest.fixture
@@ -118,6 +118,23 @@ def test_a_size_goes_to_the_functions_that_know_it(run, step):
     other = "\n\n@fusec.fuse(example=lambda rows, device, K=8: dict(x=torch.randn(rows, K)))\ndef other(x):\n    return x + 1.0\n"
     code, out, err = run("inspect", step(DOUBLE + other), "--stage", "graph", "-D", "C=40", "-D", "K=24")
     assert code == 0 and "f32[rows, 40]" in out and "f32[rows, 24]" in out, err
+
+
+def test_several_values_of_a_size_are_every_combination(run, step):
+    make = "def make(rows, device, C=32, dtype='fp32'):\n    return dict(x=torch.randn(rows, C).to(dict(fp32=torch.float32, " \
+           "bf16=torch.bfloat16)[dtype]))\n\n\n"
+    other = "\n\n@fusec.fuse(example=lambda rows, device, K=8: dict(x=torch.randn(rows, K)))\ndef other(x):\n    return x + 1.0\n"
+    path = step(DOUBLE + other, head="import torch\nimport fusec\n\n\n" + make)
+    code, out, err = run("compile", path, "--json", "--arch", "sm_90a", "-D", "C=40,24", "-D", "dtype=bf16,fp32")
+    found = json.loads(out)["kernels"]
+    assert code == 0, err
+    assert [k["label"] for k in found] == [*(f"double_it C={c} dtype={d}" for c in (40, 24) for d in ("bf16", "fp32")), "other"]
+    assert [k["bytes_moved"] for k in found[:4]] == [2 * 4 * c * w for c in (40, 24) for w in (2, 4)]
+    assert found[1]["sizes"] == {"C": 40, "dtype": "fp32"} and found[4]["sizes"] == {} and len({k["key"] for k in found}) == 5
+    code, out, _ = run("check", f"{path}:double_it", "-D", "C=8,9", "--level", "kernel")
+    assert code == 0 and [line.split(":")[0] for line in out.splitlines() if " ok " in line] == ["double_it C=8", "double_it C=9"]
+    for wrong in ("C=", "C=4,,5", "=4"):
+        assert run("inspect", path, "-D", wrong)[0] == 2
 
 
 def test_check_compares_and_fails_with_1(run, step):
