@@ -33,17 +33,21 @@ def check(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_input
     Raises FusecError for an unknown level and for inputs that are all zeros, TargetError without a device at level "gpu", and what
     compiling raises where the function cannot be compiled.
     """
-    goal, tensors, tree, stages = _prepared(subject, inputs, example_inputs, level, arch)
+    goal, tensors, tree, stages = prepared(subject, inputs, example_inputs, level, arch)
     graph = written_graph(stages)
     refuse_zeros(graph, tensors)
     if _no_rows(graph, tensors):
         return _zero_rows(goal, graph, tensors, tree, level, case)
-    question = _question(goal, stages, graph, tree, level, seed)
-    compared, notes, located = compare(question, tensors)
-    return Report(goal.name, level, compared, notes, case, located)
+    ask = question(goal, stages, graph, tree, level, seed)
+    goal.laws = {}
+    try:
+        compared, notes, located = compare(ask, tensors)
+        return Report(goal.name, level, compared, notes, case, located, tuple(goal.laws.values()))
+    finally:
+        goal.laws = None
 
 
-def _prepared(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_inputs: Any, level: str,
+def prepared(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_inputs: Any, level: str,
               arch: str | None) -> tuple[Target, dict[str, Tensor], dict[str, Any], Stages]:
     """The target, the tensors of the inputs (on the device at level "gpu"), the inputs with
     placeholders for them, and the stages for their layout."""
@@ -65,7 +69,8 @@ def _artifact(goal: Target) -> Any:
     return make_artifact(goal.fn, goal.stages, goal.example, goal.dynamic_shapes, (), None)
 
 
-def _question(goal: Target, stages: Stages, graph: Graph, tree: Mapping[str, Any], level: str, seed: int) -> Question:
+def question(goal: Target, stages: Stages, graph: Graph, tree: Mapping[str, Any], level: str, seed: int) -> Question:
+    """What `method.check` compares: the graph as written, and how the function and its builds run at a level."""
     final = stages.need("graph")
     place = goal.layouts.index(stages) if stages in goal.layouts else -1
 
@@ -104,11 +109,11 @@ def _no_rows(graph: Graph, tensors: Mapping[str, Tensor]) -> bool:
 def _zero_rows(goal: Target, graph: Graph, tensors: dict[str, Tensor], tree: Mapping[str, Any], level: str,
                case: str) -> Report:
     """Without rows nothing runs: outputs have the shapes and dtypes that eager gives them, and nothing changes."""
-    question = Question(goal.name, graph, eager(goal, graph, tree), None, None)
-    scene = Scene(question, tensors)
+    ask = Question(goal.name, graph, eager(goal, graph, tree), None, None)
+    scene = Scene(ask, tensors)
     known = sizes(graph.arguments, tensors)
-    assert question.eager is not None
-    found, compared = scene.run(question.eager), []
+    assert ask.eager is not None
+    found, compared = scene.run(ask.eager), []
     made = _called(goal, scene, tree) if level == "gpu" else {}
     for output in graph.fresh:
         wanted = tuple(found[output.name].shape), found[output.name].dtype
@@ -143,10 +148,10 @@ def _dtype(short: str) -> torch.dtype:
 def check_batch_mates(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_inputs: Any = None, level: str = "graph", *,
                       arch: str | None = None) -> Report:
     """Whether each row's bits are the same alone, among other mates and at other positions, at a level of `check`."""
-    goal, tensors, tree, stages = _prepared(subject, inputs, example_inputs, level, arch)
-    question = _question(goal, stages, written_graph(stages), tree, level, 0)
-    assert question.production is not None
-    return compare_mates(goal.name, question.graph, question.production, tensors, level)
+    goal, tensors, tree, stages = prepared(subject, inputs, example_inputs, level, arch)
+    ask = question(goal, stages, written_graph(stages), tree, level, 0)
+    assert ask.production is not None
+    return compare_mates(goal.name, ask.graph, ask.production, tensors, level)
 
 
 def compiled(subject: Any, example_inputs: Mapping[str, Any] | Sequence[Any], level: str = "graph", *,
@@ -162,7 +167,7 @@ def compiled(subject: Any, example_inputs: Mapping[str, Any] | Sequence[Any], le
     def call(**inputs: Any) -> list[Tensor]:
         tensors, tree = taken_apart(goal.fn, bind_example(goal.fn, inputs))
         stages = goal.for_layout(tensors)
-        run = _question(goal, stages, stages.need("graph"), tree, level, 0).production
+        run = question(goal, stages, stages.need("graph"), tree, level, 0).production
         assert run is not None
         found = run(tensors)
         return [tensors[n[1:]] if n.startswith("=") else found[n] for n in stages.need("graph").outputs]

@@ -13,6 +13,7 @@ class Difference:
     value: name of the value or tensor. coordinates: (axis or dim, position). row: the coordinate along the rows' axis, None without
     one. kernel, model: the two numbers. ulps: their distance in the value's own type, None for fp32 values, whose measure is
     `excess`: |kernel − model| over what the rule allows (more than 1 fails). where: which build or run it was seen in.
+    sides: what the two numbers are called.
     """
 
     value: str
@@ -25,6 +26,7 @@ class Difference:
     rule: str
     where: str
     ulps: int | None = None
+    sides: tuple[str, str] = ("kernel", "model")
 
     @property
     def line(self) -> str:
@@ -35,7 +37,7 @@ class Difference:
         at = ", ".join(f"{name}={i}" for name, i in self.coordinates)
         row = "" if self.row is None or any(n == "row" for n, _ in self.coordinates) else f" (row {self.row})"
         ulps = "" if self.ulps is None else f", {self.ulps} ulp apart"
-        numbers = f"kernel {self.kernel!r}, model {self.model!r}{ulps}"
+        numbers = f"{self.sides[0]} {self.kernel!r}, {self.sides[1]} {self.model!r}{ulps}"
         head = f"{self.value}[{at}]{row} at {self.line}: {numbers}; {self.rule} ({self.where})"
         return "\n".join(x for x in (head, self.loc.caret()) if x)
 
@@ -60,7 +62,7 @@ class Report:
     """The result of a check. True in a condition exactly if it is `ok`.
 
     level: "graph", "kernel", "emulate" or "gpu". compared: everything that was compared, in the order of the function. notes: what
-    could not be looked at, or only in a weaker way.
+    could not be looked at, or only in a weaker way. laws: what the emulator found wrong with the emitted file, whatever it computes.
     """
 
     name: str
@@ -69,10 +71,11 @@ class Report:
     notes: tuple[str, ...] = ()
     case: str = ""
     located: Difference | None = None
+    laws: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        return all(c.ok for c in self.compared)
+        return all(c.ok for c in self.compared) and not self.laws
 
     def __bool__(self) -> bool:
         return self.ok
@@ -97,7 +100,8 @@ class Report:
                 f" ({len(self.compared)} values, {elements:,} elements compared)")
         lines = [head]
         if not self.ok:
-            lines.append(f"  first: {_indent(str(self.first))}")
+            lines += [f"  {_indent(law)}" for law in self.laws]
+            lines += [f"  first: {_indent(str(self.first))}"] if self.first is not None else []
             for c in self.compared:
                 if not c.ok:
                     lines.append(f"  {c.name} ({c.where}): {c.outside:,} of {c.elements:,} elements outside of: {c.rule}")

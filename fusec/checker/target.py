@@ -15,6 +15,7 @@ from ..ir.graph import Graph
 from ..ir.interpret_kernel import run_kernel
 from ..ir.kernel import KernelSpec
 from ..passes.pipeline import Stages
+from .laws import described
 from .levels import interpreted, poisoned
 from .single_rounding import SingleRounding
 
@@ -27,7 +28,8 @@ WATCHED = 1 << 18
 class Target:
     """fn: the plain function. example: the arguments it was captured from. artifact: the compiled form, where there is one.
 
-    `layouts` keeps what was captured for other strides.
+    `layouts` keeps what was captured for other strides. `laws`: where not None, it takes what the emulator finds wrong with an
+    emitted file, once for all builds; where None, that is an InternalError.
     """
 
     fn: Callable[..., Any]
@@ -38,6 +40,7 @@ class Target:
     arch: str = DEFAULT_ARCH
     layouts: list[Stages] = field(default_factory=list)
     built: dict[Any, Any] = field(default_factory=dict)
+    laws: dict[tuple[str, str, str], str] | None = None
 
     @property
     def name(self) -> str:
@@ -188,11 +191,23 @@ def run_as_kernel(target: Target, graph: Graph, tensors: Mapping[str, Tensor], k
     size = max((t.untyped_storage().nbytes() // t.element_size() for t in everything.values()), default=0)
     spec = spec_for(target, graph, everything, key)
     if emitted:
-        from ..emulate import run
-        run(spec, everything, counting=False)
+        _emulated(target, spec, everything)
     else:
         run_kernel(spec, everything, check_races=size <= WATCHED)
     return out
+
+
+def _emulated(target: Target, spec: KernelSpec, tensors: Mapping[str, Tensor]) -> None:
+    from ..codegen.render import render
+    from ..emulate import emulate, run
+    if target.laws is None:
+        run(spec, tensors, counting=False)
+        return
+    source = render(spec)
+    report = emulate(source, tensors, arch=spec.arch, parameters=spec.parameters, counting=False)
+    captured = [n.loc for n in target.stages.captured.nodes] if target.stages.captured is not None else []
+    for f in report.findings:
+        target.laws.setdefault((f.kind, f.detail, f.reference), described(f, source, captured))
 
 
 def run_on_device(target: Target, stages: Stages, graph: Graph, tensors: Mapping[str, Tensor], key: Any) -> dict[str, Tensor]:
