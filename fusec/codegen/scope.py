@@ -162,6 +162,8 @@ def _introduce(scope: Scope, namer: Namer, s: Statement) -> None:
     elif isinstance(s, Repeat):
         scope.identifiers.setdefault(("int", s.var), namer(s.var))
         scope.kinds["int", s.var] = "i32"
+        if isinstance(s.count, Lit):
+            scope.bounds[s.var] = 0, int(s.count.value)
 
 
 def _let_range(scope: Scope, s: Let) -> Range | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-REG, VEC, THREAD, GRID = "REG", "VEC", "THREAD", "GRID"
+REG, VEC, THREAD, GRID, SERIAL = "REG", "VEC", "THREAD", "GRID", "SERIAL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,8 @@ class Factor:
 
     THREAD: the digit is (thread // step) % extent; steps below 32 are lanes, at and above 32 warps. GRID: likewise of the block
     index.
-    REG and VEC: a register coordinate of that extent (step unused); VEC digits are contiguous in memory.
+    REG and VEC: a register coordinate of that extent (step unused); VEC digits are contiguous in memory. SERIAL: the turn of the
+    block's walk along the streamed axis.
     """
 
     place: str

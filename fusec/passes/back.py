@@ -40,8 +40,8 @@ def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) 
     held = register_axes(graph)
     grid = choose_grid(graph, held)
     target = TARGETS[arch]
-    problem = Problem(graph, grid, held, target)
-    placed = place(problem)
+    problem, placed = place(Problem(graph, grid, held, target))
+    graph = problem.graph
     levels = assign_levels(problem, placed)
     coords = Coordinates(graph, placed)
     emitter = Emitter(problem, placed, coords, alignment or {})
@@ -90,6 +90,8 @@ def _parameters(graph: Graph, emitter: Emitter) -> tuple[Parameter, ...]:
 def _summary(placed: Placement) -> tuple[str, ...]:
     grid = " x ".join(f"{name}" + (f" in parts of {part}" if part != 1 else "") for name, _, part in placed.grid.axes)
     lines = [f"grid: {grid or 'one block'}; {placed.threads} threads", f"anchor: {placed.anchor} {placed.layouts[placed.anchor]}"]
+    if placed.stream is not None:
+        lines.append(f"walk: along {placed.stream.axis}, {placed.stream.turns} turns of {placed.stream.part}")
     regions: dict[tuple[int, int], list[str]] = {}
     for name, layout in placed.layouts.items():
         if layout.count:

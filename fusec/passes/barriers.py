@@ -8,7 +8,7 @@ write to the same elements, unless it is the same thread (its program order suff
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import InternalError
 from ..ir.kernel import AtLeast, Barrier, Condition, Copy, Global, Guard, Less, Repeat, Statement, Term
@@ -34,6 +34,12 @@ class _Pending:
     read: set[str] = field(default_factory=set)
     globals: list[Access] = field(default_factory=list)
 
+    def clear(self) -> None:
+        """A barrier: nothing is left to be ordered."""
+        self.written.clear()
+        self.read.clear()
+        self.globals.clear()
+
 
 Apart = Callable[[str, str], bool]
 
@@ -43,14 +49,25 @@ def insert_barriers(body: tuple[Statement, ...], plan: SmemPlan, apart: Apart) -
 
     Raises InternalError where a barrier would have to stand inside a guard.
     """
-    pending = _Pending()
+    return _ordered(body, plan, _Pending(), apart)
+
+
+def _ordered(body: tuple[Statement, ...], plan: SmemPlan, pending: _Pending, apart: Apart) -> tuple[Statement, ...]:
+    """The statements with barriers; `pending` is brought up to date."""
     out: list[Statement] = []
     for statement in body:
-        reasons = _hazards(statement, plan, pending, apart)
-        if reasons:
-            out.append(Barrier(tuple(reasons)))
-            pending = _Pending()
-        _note(statement, pending)
+        if isinstance(statement, Barrier):
+            pending.clear()
+        elif isinstance(statement, Repeat):
+            # Twice: the second turn begins where the first one ended, and a barrier that it needs is one for every turn.
+            for _ in range(2):
+                statement = replace(statement, body=_ordered(statement.body, plan, pending, apart))
+        else:
+            reasons = _hazards(statement, plan, pending, apart)
+            if reasons:
+                out.append(Barrier(tuple(reasons)))
+                pending.clear()
+            _note(statement, pending)
         out.append(statement)
     return tuple(out)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..ir.geometry import idle_digits, span, weight
 from ..ir.graph import DimIndex, Graph, Ref
 from ..ir.kernel import AtLeast, Condition, Digit, Launch, Less, Let, Linear, Term
-from ..ir.plan import GRID, THREAD, VEC, Factor, Layout
+from ..ir.plan import GRID, SERIAL, THREAD, VEC, Factor, Layout
 from .problem import Placement
 
 
@@ -106,9 +106,20 @@ class Coordinates:
     def total(self, layout: Layout) -> int:
         return layout.count or self.placed.threads
 
-    def at(self, layout: Layout, axis: str, loops: dict[tuple[str, int], Linear], local: bool = False) -> Linear:
+    @property
+    def turn(self) -> str:
+        """The variable of the turn of the block's walk."""
+        assert self.placed.stream is not None
+        key = (-2, 0, 0)
+        if key not in self.names:
+            self.names[key] = self.fresh(f"{self.placed.stream.axis}_turn")
+        return self.names[key]
+
+    def at(
+        self, layout: Layout, axis: str, loops: dict[tuple[str, int], Linear], local: bool = False, within: bool = False
+    ) -> Linear:
         """The coordinate along an axis; `loops` gives the register digits by (axis, factor position). `local`: without the
-        grid's part."""
+        grid's part; `within`: and without the turn's."""
         if axis in {a for a, _, p in self.placed.grid.axes if p == 1}:
             return Linear() if local else var(self.grid_name(axis))
         total, out = self.total(layout), Linear()
@@ -119,6 +130,8 @@ class Coordinates:
             if factor.place == GRID:
                 part = next(p for a, _, p in self.placed.grid.axes if a == axis)
                 out = out + (Linear() if local else var(self.grid_name(axis), part))
+            elif factor.place == SERIAL:
+                out = out + (Linear() if within else var(self.turn, scale))
             elif factor.place == THREAD:
                 out = out + var(self.digit(layout.first, factor, axis, total), scale)
             else:
@@ -137,8 +150,11 @@ class Coordinates:
                 found.append(Less(self.at(layout, axis, {**loops, **whole}, local=True), extent))
         return tuple(found)
 
-    def extent(self, axis: str) -> int:
-        """Elements of an axis in a block."""
+    def extent(self, axis: str, within: bool = False) -> int:
+        """Elements of an axis in a block, or `within` one turn of its walk."""
+        stream = self.placed.stream
+        if within and stream is not None and stream.axis == axis:
+            return stream.part
         part = {a: p for a, _, p in self.placed.grid.axes}
         return part[axis] if axis in part else self.graph.axis(axis).size
 

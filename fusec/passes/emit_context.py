@@ -143,7 +143,7 @@ class Context:
     # ---- operands ----
 
     def is_free(self, node: Node, ref: Ref) -> bool:
-        return free_edge(self.problem, ref, self.placed.result(self.table[ref.value]), self.placed.layouts[node.name])
+        return free_edge(self.problem, node.name, ref, self.placed.result(self.table[ref.value]), self.placed.layouts[node.name])
 
     def read_key(self, node: Node, ref: Ref) -> Read:
         """The read from shared memory that serves an operand; one per (value, bind, place)."""

@@ -27,11 +27,19 @@ class Exchanges(Context):
 
     def buffer(self, node: Node) -> Exchange:
         if node.name not in self.exchanges:
-            axes = self._buffer_order(node)
-            self.exchanges[node.name] = Exchange(
-                node.name, self.coords.fresh(f"{node.name}_shared"), axes, tuple(self.coords.extent(a) for a in axes), node.dtype
-            )
+            axes, within = self._buffer_order(node), self.within(node)
+            extents = tuple(self.coords.extent(a, within) for a in axes)
+            self.exchanges[node.name] = Exchange(node.name, self.coords.fresh(f"{node.name}_shared"), axes, extents, node.dtype)
         return self.exchanges[node.name]
+
+    def within(self, node: Node) -> bool:
+        """Whether a value is handed over within a turn of the block's walk: it is made there and nobody needs it later."""
+        stream, readers = self.placed.stream, self.problem.graph.readers(node.name)
+        return (
+            stream is not None
+            and stream.within(node.name)
+            and all(stream.phases[r.name] == stream.phases[node.name] for r in readers)
+        )
 
     def _buffer_order(self, node: Node) -> tuple[str, ...]:
         """The axes of a buffer, outermost first: what neighbouring threads or vector elements hold lies side by side."""
@@ -51,7 +59,7 @@ class Exchanges(Context):
         when = self.inside(layout, axes, point) + self.coords.owner(layout, axes)
 
         def offset(at: Point) -> Linear:
-            return row_major(exchange, [self.coords.at(layout, a, at, local=True) for a in exchange.axes])
+            return row_major(exchange, [self.coords.at(layout, a, at, True, self.within(node)) for a in exchange.axes])
 
         def value(at: Point) -> Elem:
             return Elem(node.name, tuple(at[a, i] for a, i, _ in registers(layout, axes)))
@@ -72,7 +80,7 @@ class Exchanges(Context):
             for axis in exchange.axes:
                 index = dict(key.bind)[axis]
                 base = (
-                    self.coords.at(key.layout, index.axis, at, local=True)
+                    self.coords.at(key.layout, index.axis, at, True, self.within(node))
                     if index.axis is not None and key.layout.has(index.axis)
                     else Linear()
                 )

@@ -38,6 +38,19 @@ class Reductions(Context):
 
     # ---- reductions ----
 
+    def over_turns(self, node: Node) -> bool:
+        """Whether a reduction folds what all turns of the block's walk have."""
+        assert isinstance(node.op, Reduce)
+        stream = self.placed.stream
+        return stream is not None and stream.within(node.name) and any(a.name == stream.axis for a in node.op.axes)
+
+    def carry(self, node: Node) -> Piece:
+        """What every thread folds into, as yet the identity."""
+        assert isinstance(node.op, Reduce)
+        name, inner, kept = self._inner(node)
+        declare = Declare(name, self.shape(inner, kept), register(node.dtype), MONOIDS[node.op.monoid].identity[0].value)
+        return Piece(self.region(self.placed.layouts[node.name]), (declare,))
+
     def accumulate(self, node: Node) -> Piece:
         """The serial part: every thread folds what it holds."""
         assert isinstance(node.op, Reduce)
@@ -45,19 +58,16 @@ class Reductions(Context):
         layout, axes = self.placed.layouts[node.name], self.domain(node)
         loops, point = self.loops(layout, axes)
         reduced = tuple(a.name for a in self.problem.grid.local(node.op.axes))
-        kept = self.local(node)
-        inner = layout.project(kept)
-        carry = Elem(node.name, tuple(point[a, i] for a, i, _ in registers(inner, kept)))
-        name = node.name if node.name not in self.partials else self.partials[node.name]
-        carry = Elem(name, carry.index)
+        name, inner, kept = self._inner(node)
+        carry = Elem(name, tuple(point[a, i] for a, i, _ in registers(inner, kept)))
         args = tuple(self.operand(node, a, point) for a in node.op.args)
         if monoid.accumulate is not None:
             value = substitute(monoid.accumulate[0], (carry, *args))
         else:
             value = substitute(monoid.combine[0], (carry, substitute(monoid.lift[0], args)))
-        declare = Declare(name, self.shape(inner, kept), register(node.dtype), monoid.identity[0].value)
         when = self.inside(layout, reduced, point)
-        return Piece(self.region(layout), (declare, Compute(loops, (Assign(carry, value, self.origin(node)),), when)))
+        declare = () if self.over_turns(node) else self.carry(node).body
+        return Piece(self.region(layout), (*declare, Compute(loops, (Assign(carry, value, self.origin(node)),), when)))
 
     def _inner(self, node: Node) -> tuple[str, Layout, tuple[str, ...]]:
         kept = self.local(node)
@@ -90,7 +100,7 @@ class Reductions(Context):
         key = f"{node.name}!partial"
         if key not in self.exchanges:
             kept = self.local(node)
-            extents = tuple(n for _, n in self._warps(node)) + tuple(self.coords.extent(a) for a in kept)
+            extents = tuple(n for _, n in self._warps(node)) + tuple(self.coords.extent(a, True) for a in kept)
             self.exchanges[key] = Exchange(node.name, self.coords.fresh(f"{node.name}_warps"), ("warp", *kept), extents, "f32")
         return self.exchanges[key]
 
@@ -111,7 +121,7 @@ class Reductions(Context):
 
         def offset(at: Point) -> Linear:
             return row_major(
-                exchange, [var(v) for v, _ in self._warps(node)] + [self.coords.at(inner, a, at, local=True) for a in kept]
+                exchange, [var(v) for v, _ in self._warps(node)] + [self.coords.at(inner, a, at, True, True) for a in kept]
             )
 
         def value(at: Point) -> Elem:
@@ -128,9 +138,9 @@ class Reductions(Context):
         layout, kept = self.placed.results[node.name], self.local(node)
         loops, point = self.loops(layout, kept)
         count = prod(n for _, n in self._warps(node))
-        size = prod(self.coords.extent(a) for a in kept)
-        inner = Exchange(node.name, exchange.buffer, kept, tuple(self.coords.extent(a) for a in kept), "f32")
-        offset = row_major(inner, [self.coords.at(layout, a, point, local=True) for a in kept]) + var(self.turn, size)
+        extents = tuple(self.coords.extent(a, True) for a in kept)
+        inner = Exchange(node.name, exchange.buffer, kept, extents, "f32")
+        offset = row_major(inner, [self.coords.at(layout, a, point, True, True) for a in kept]) + var(self.turn, prod(extents))
         parts = f"{node.name}_parts"
         target = Elem(parts, (var(self.turn), *(var(f.var) for f in loops)))
         when = self.inside(layout, kept, point)

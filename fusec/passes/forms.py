@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from ..ir.geometry import weight
 from ..ir.graph import Reduce, ReduceForm
-from ..ir.plan import REG, THREAD, VEC
+from ..ir.plan import REG, SERIAL, THREAD, VEC
 from .problem import Placement, Problem
 
 
 def reduce_forms(problem: Problem, placed: Placement) -> tuple[tuple[str, ReduceForm], ...]:
-    """(reduction, form): registers ascending in one carry, then lanes in a butterfly, then warps ascending."""
+    """(reduction, form): registers ascending in one carry, turn by turn, then lanes in a butterfly, then warps ascending."""
     rank = {a.name: i for i, a in enumerate(problem.graph.axes)}
     found: list[tuple[str, ReduceForm]] = []
     for node in problem.graph.nodes:
@@ -23,7 +23,7 @@ def reduce_forms(problem: Problem, placed: Placement) -> tuple[tuple[str, Reduce
         layout = placed.layouts[node.name]
         axes = sorted((a.name for a in problem.grid.local(node.op.axes)), key=rank.__getitem__)
         digits = [(a, f, weight(layout.factors(a), i)) for a in axes for i, f in enumerate(layout.factors(a)) if f.extent > 1]
-        serial = [d for d in digits if d[1].place == REG] + [d for d in digits if d[1].place == VEC]
+        serial = [d for place in (SERIAL, REG, VEC) for d in digits if d[1].place == place]
         lanes = sorted((d for d in digits if d[1].place == THREAD and d[1].step < 32), key=lambda d: d[1].step)
         warps = sorted((d for d in digits if d[1].place == THREAD and d[1].step >= 32), key=lambda d: d[1].step)
         steps = [("serial", a, f.extent, stride) for a, f, stride in reversed(serial)]

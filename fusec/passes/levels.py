@@ -37,7 +37,7 @@ def assign_levels(problem: Problem, placed: Placement) -> Levels:
         direct = {id(r) for r in operands(node.op)}
         for ref in refs(node.op):
             producer = problem.table[ref.value]
-            free = free_edge(problem, ref, placed.result(producer), placed.layouts[node.name])
+            free = free_edge(problem, node.name, ref, placed.result(producer), placed.layouts[node.name])
             if not free and id(ref) not in direct:
                 raise FusionError(
                     f"the index value {ref.value} lies in other threads than the access that uses it",

@@ -1,5 +1,6 @@
 """After this pass the kernel is a list of statements: per level the loads, what can be computed, exchanges, then the resident loads
-and the stores. The resident loads come last before the barrier: whoever waits for a small load must not queue behind them.
+and the stores. The resident loads come last before the barrier: whoever waits for a small load must not queue behind them. A walk
+along an axis is one loop between what comes before and after it.
 
 A unit is one piece of work of a node (a load, an elementwise op, the three steps of a reduction, a write to or a read from shared
 memory, a store). Ready units are taken by kind, then so that neighbours share a region and a register loop.
@@ -13,8 +14,9 @@ from dataclasses import dataclass, field
 
 from ..errors import InternalError
 from ..ir.graph import Graph, Iota, Join, Load, Map, Node, Reduce, Ref, Store, operands, refs
-from ..ir.kernel import Compute, Condition, Declare, Elem, Guard, LaneReduce, Let, Statement
-from ..ir.plan import Layout
+from ..ir.kernel import Compute, Condition, Declare, Elem, Guard, LaneReduce, Let, Repeat, Statement
+from ..ir.plan import SERIAL, Layout
+from ..ir.scalar import Lit
 from .emit import Emitter
 from .emit_context import Piece
 from .levels import Levels, before
@@ -35,6 +37,7 @@ class Unit:
     needs: set[str]
     emit: Callable[[], Piece]
     rank: int = 0
+    phase: int = 0
 
 
 @dataclass(slots=True)
@@ -49,8 +52,18 @@ class _Planner:
     def graph(self) -> Graph:
         return self.problem.graph
 
-    def add(self, name: str, kind: int, level: int, layout: Layout, needs: set[str], emit: Callable[[], Piece]) -> None:
-        self.units[name] = Unit(name, kind, level, layout, needs, emit, len(self.units))
+    def add(
+        self, name: str, kind: int, level: int, layout: Layout, needs: set[str], emit: Callable[[], Piece], phase: int = 0
+    ) -> None:
+        self.units[name] = Unit(name, kind, level, layout, needs, emit, len(self.units), phase)
+
+    def phase(self, name: str) -> int:
+        """When a node is computed: before, in or after the block's walk."""
+        return self.placed.stream.phases[name] if self.placed.stream is not None else 0
+
+    def done(self, node: Node) -> int:
+        """When the value of a node is there: of a reduction over all turns only after the walk."""
+        return self.phase(node.name) + int(isinstance(node.op, Reduce) and self.emitter.over_turns(node))
 
     def plan(self) -> list[Unit]:
         indices = {r.value for n in self.graph.nodes for r in refs(n.op)} - {
@@ -61,23 +74,23 @@ class _Planner:
         return list(self.units.values())
 
     def _node(self, node: Node, index_only: bool) -> None:
-        layout, level = self.placed.layouts[node.name], self.levels.start[node.name]
+        layout, level, phase = self.placed.layouts[node.name], self.levels.start[node.name], self.phase(node.name)
         needs = {self._operand(node, ref) for ref in operands(node.op)}
         for ref in refs(node.op):
             if all(ref is not r for r in operands(node.op)):
                 needs.add(self._index(ref.value))
         if isinstance(node.op, Load):
             kind = INDEX if index_only or not self.problem.axes(node) and self._feeds_index(node.name) else self._load_kind(node)
-            self.add(node.name, kind, level, layout, needs, lambda: self.emitter.load(node))
+            self.add(node.name, kind, level, layout, needs, lambda: self.emitter.load(node), phase)
         elif isinstance(node.op, Store):
             needs |= set(before(self.graph, node))
-            self.add(node.name, STORE, level, layout, needs, lambda: self.emitter.store(node))
+            self.add(node.name, STORE, level, layout, needs, lambda: self.emitter.store(node), phase)
         elif isinstance(node.op, Reduce):
             self._reduce(node, layout, level, needs)
         else:
             assert isinstance(node.op, (Map, Join, Iota))
             kind = INDEX if self._feeds_index(node.name) else COMPUTE
-            self.add(node.name, kind, level, layout, needs, lambda: self.emitter.compute(node))
+            self.add(node.name, kind, level, layout, needs, lambda: self.emitter.compute(node), phase)
         if node.name in self.levels.exchanged:
             self.add(
                 f"{node.name}!write",
@@ -86,13 +99,14 @@ class _Planner:
                 self.placed.result(node),
                 {node.name},
                 lambda: self.emitter.write(node),
+                self.done(node),
             )
 
     def _load_kind(self, node: Node) -> int:
         """RESIDENT for a load of the anchor's domain while other regions still have work to hand over, else LOAD."""
         anchor = self.problem.table[self.placed.anchor]
         same = self.problem.spread(self.problem.domain(node)) == self.problem.spread(self.problem.domain(anchor))
-        return RESIDENT if same and self.levels.exchanged else LOAD
+        return RESIDENT if same and self.levels.exchanged and self.placed.stream is None else LOAD
 
     def _feeds_index(self, name: str) -> bool:
         for reader in self.graph.readers(name):
@@ -108,7 +122,8 @@ class _Planner:
         name = f"{value}!index"
         if name not in self.units:
             node = self.problem.table[value]
-            self.add(name, INDEX, self.levels.ready[value], self.placed.result(node), {value}, lambda: self.emitter.index(node))
+            level, layout = self.levels.ready[value], self.placed.result(node)
+            self.add(name, INDEX, level, layout, {value}, lambda: self.emitter.index(node), self.done(node))
         return name
 
     def _operand(self, node: Node, ref: Ref) -> str:
@@ -117,19 +132,26 @@ class _Planner:
             return ref.value
         key = self.emitter.read_key(node, ref)
         name = f"{key.name}!read"
+        turning = any(f.place == SERIAL for _, factors in key.layout.axes for f in factors)
+        mine, theirs = self.phase(node.name), self.done(self.problem.table[ref.value])
+        phase = mine if turning or mine == theirs else mine - mine % 2  # What all turns need is read once.
         if name not in self.units:
-            level = self.levels.ready[ref.value] + 1
-            self.add(name, READ, level, self.placed.layouts[node.name], {f"{ref.value}!write"}, lambda: self.emitter.read(key))
+            level, layout = self.levels.ready[ref.value] + 1, self.placed.layouts[node.name]
+            self.add(name, READ, level, layout, {f"{ref.value}!write"}, lambda: self.emitter.read(key), phase)
+        self.units[name].phase = min(self.units[name].phase, phase)
         return name
 
     def _reduce(self, node: Node, layout: Layout, level: int, needs: set[str]) -> None:
-        steps = f"{node.name}!accumulate"
-        self.add(steps, COMPUTE, level, layout, needs, lambda: self.emitter.accumulate(node))
+        steps, phase, done = f"{node.name}!accumulate", self.phase(node.name), self.done(node)
+        if phase != done:
+            self.add(f"{node.name}!carry", COMPUTE, level, layout, set(), lambda: self.emitter.carry(node), phase - 1)
+            needs = needs | {f"{node.name}!carry"}
+        self.add(steps, COMPUTE, level, layout, needs, lambda: self.emitter.accumulate(node), phase)
         if self.emitter.lane_steps(node):
-            self.add(f"{node.name}!lanes", LANES, level, layout, {steps}, lambda: self.emitter.lanes(node))
+            self.add(f"{node.name}!lanes", LANES, level, layout, {steps}, lambda: self.emitter.lanes(node), done)
             steps = f"{node.name}!lanes"
         if node.name in self.levels.crossing:
-            self.add(f"{node.name}!partial", WRITE, level, layout, {steps}, lambda: self.emitter.write_partial(node))
+            self.add(f"{node.name}!partial", WRITE, level, layout, {steps}, lambda: self.emitter.write_partial(node), done)
             self.add(
                 f"{node.name}!parts",
                 READ,
@@ -137,6 +159,7 @@ class _Planner:
                 self.placed.results[node.name],
                 {f"{node.name}!partial"},
                 lambda: self.emitter.read_partials(node),
+                done,
             )
             steps = f"{node.name}!parts"
         self.add(
@@ -146,18 +169,28 @@ class _Planner:
             self.placed.results[node.name],
             {steps},
             lambda: self.emitter.finish(node),
+            done,
         )
 
 
 def linearize(problem: Problem, placed: Placement, levels: Levels, emitter: Emitter) -> tuple[Statement, ...]:
     """The statements of the kernel, without barriers, definitions before uses."""
     units = _Planner(problem, placed, levels, emitter).plan()
-    pieces: list[Piece] = []
     done: set[str] = set()
-    for level in range(max((u.level for u in units), default=0) + 1):
-        for unit in _order([u for u in units if u.level == level], done):
-            pieces.append(unit.emit())
-    return assemble(pieces)
+    body: tuple[Statement, ...] = ()
+    for phase in sorted({u.phase for u in units}):
+        mine = [u for u in units if u.phase == phase]
+        pieces: list[Piece] = []
+        for level in sorted({u.level for u in mine}):
+            for unit in _order([u for u in mine if u.level == level], done):
+                pieces.append(unit.emit())
+        found = assemble(pieces)
+        if phase % 2 and placed.stream is not None:
+            carried = [u.name.removesuffix("!accumulate") for u in mine if u.name.replace("!accumulate", "!carry") in done]
+            names = tuple(emitter.partials.get(n, n) for n in carried)
+            found = (Repeat(emitter.coords.turn, Lit(placed.stream.turns), found, names),)
+        body += found
+    return body
 
 
 def _order(units: list[Unit], done: set[str]) -> list[Unit]:

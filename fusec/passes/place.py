@@ -21,6 +21,7 @@ from ..ir.plan import REG, THREAD, VEC, Factor, Layout
 from .choose_grid import strides
 from .price import node_cost
 from .problem import MAX_THREADS, OTHER_REGISTERS, VECTOR_BYTES, Placement, Problem
+from .stream import streams
 from .regions import Group, find_groups, live_registers, make_search, side_by_side, with_grid
 
 MOST_CANDIDATES = 5000  # Layouts looked at: beyond, a domain of many axes would take minutes.
@@ -29,19 +30,35 @@ TRIED = 48  # Layouts of the anchor for which the regions beside it are searched
 SINGLE_BLOCK = 1.2
 
 
-def place(problem: Problem) -> Placement:
-    """The cheapest placement. Raises ResourceError where no layout of the anchor fits the registers of a block."""
+def place(problem: Problem) -> tuple[Problem, Placement]:
+    """The cheapest placement, and the problem with the walk that it takes.
+
+    Raises ResourceError where no layout of the anchor fits the registers of a block.
+
+    A block that cannot hold the anchor's loads walks along one of its axes.
+    """
     anchor = find_anchor(problem)
-    if _held(problem, anchor) > _most_held(problem):
+    held, most = _held(problem, anchor), _most_held(problem)
+    best = _cheapest(problem, anchor) if held <= most else None
+    if best is not None:
+        return problem, best
+    taken = problem
+    for walked in streams(problem, anchor, held, most):
+        found = _cheapest(walked, anchor)
+        if found is not None and (best is None or found.cost < best.cost):
+            taken, best = walked, found
+    if best is None:
         raise _refusal(problem, anchor)
+    return taken, best
+
+
+def _cheapest(problem: Problem, anchor: Node) -> Placement | None:
     groups = find_groups(problem, problem.spread(problem.domain(anchor)))
     best: Placement | None = None
     for layout, threads in _ranked(problem, anchor):
         found = _complete(problem, anchor, groups, layout, threads)
         if found is not None and (best is None or found.cost < best.cost):
             best = found
-    if best is None:
-        raise _refusal(problem, anchor)
     return best
 
 
@@ -93,24 +110,20 @@ def _ranked(problem: Problem, anchor: Node) -> list[tuple[Layout, int]]:
     """Candidates that fit, the cheapest for the anchor's own domain first."""
     domain = problem.spread(problem.domain(anchor))
     mine = [n for n in problem.graph.nodes if problem.spread(problem.domain(n)) == domain]
-    held = [n for n in mine if isinstance(n.op, Load)]
+    held, none = {n.name for n in mine if isinstance(n.op, Load)}, Layout((), 0, 1)
     found: list[tuple[float, int, Layout, int]] = []
     for number, (layout, threads) in enumerate(itertools.islice(_candidates(problem, anchor), MOST_CANDIDATES)):
-        layouts = {n.name: layout for n in held}
-        need = sum(
-            prod(f.extent for a in problem.domain(n) for f in layouts[n.name].factors(a.name) if f.place in (REG, VEC))
-            for n in held
-        )
+        need = live_registers(problem, {n.name: layout if n.name in held else none for n in problem.graph.nodes})
         if need + OTHER_REGISTERS <= problem.target.registers(threads):
             spent = sum(node_cost(problem, n, layout) for n in mine) * max(threads / 128, 2.0)
             found.append((spent, number, layout, threads))
     return [(layout, threads) for _, _, layout, threads in sorted(found, key=lambda f: f[:2])[:TRIED]]
 
 
-def _contiguous(problem: Problem, anchor: Node) -> tuple[str | None, tuple[int, ...]]:
+def _contiguous(problem: Problem, anchor: Node, axes: list[Axis]) -> tuple[str | None, tuple[int, ...]]:
     """The axis along which the anchor's memory is contiguous, and the widths in elements that accesses of its domain may have."""
     name = next((name for step, name in sorted(strides(problem.graph, anchor)) if step == 1 and name not in problem.held), None)
-    local = next((a for a in problem.domain(anchor) if a.name == name), None)
+    local = next((a for a in axes if a.name == name), None)
     if local is None:
         return None, (1,)
     domain = {a.name for a in problem.domain(anchor)}
@@ -125,8 +138,13 @@ def _contiguous(problem: Problem, anchor: Node) -> tuple[str | None, tuple[int, 
 
 
 def _candidates(problem: Problem, anchor: Node) -> Iterator[tuple[Layout, int]]:
-    axes = [a for a in problem.domain(anchor) if a.name not in problem.held]
-    vector, widths = _contiguous(problem, anchor)
+    walk = problem.stream
+    axes = [
+        Axis(a.name, walk.part) if walk is not None and walk.axis == a.name else a
+        for a in problem.domain(anchor)
+        if a.name not in problem.held
+    ]
+    vector, widths = _contiguous(problem, anchor, axes)
     for width in widths:
         sizes = [-(-a.size // width) if a.name == vector else a.size for a in axes]
         for lanes in _lane_splits(sizes, 32):
@@ -187,7 +205,7 @@ def _layout(problem: Problem, axes: list[Axis], vector: str | None, width: int, 
             Factor(THREAD, lane, steps[axis.name][0]),
             Factor(VEC, vec),
         ]
-        out.append((axis.name, with_grid(problem, axis.name, [f for f in factors if f.extent > 1])))
+        out.append((axis.name, with_grid(problem, axis.name, [f for f in factors if f.extent > 1], True)))
     held = tuple((a.name, (Factor(REG, a.size),)) for a in problem.graph.axes if a.name in problem.held)
     return Layout(tuple(out) + held)
 
@@ -220,6 +238,7 @@ def _complete(problem: Problem, anchor: Node, groups: tuple[Group, ...], layout:
         _results(problem, layouts),
         cost * (SINGLE_BLOCK if blocks == 1 else 1.0),
         blocks,
+        problem.stream,
     )
 
 

@@ -20,10 +20,12 @@ GAPS = 1.5  # An access whose neighbours in the warp are not its neighbours in m
 LARGE = 4096  # Elements of a block: memory traffic, not issue, is what such an access costs.
 
 
-def free_edge(problem: Problem, ref: Ref, producer: Layout, consumer: Layout) -> bool:
+def free_edge(problem: Problem, reader: str, ref: Ref, producer: Layout, consumer: Layout) -> bool:
     """Whether the reader's thread holds what it reads."""
     binds = dict(ref.bind)
     node = problem.table[ref.value]
+    if problem.stream is not None and problem.stream.between(ref.value, reader):
+        return False
     if (producer.first, producer.count) != (0, 0) and (producer.first, producer.count) != (consumer.first, consumer.count):
         return False
     for axis in problem.axes(node):

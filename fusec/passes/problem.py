@@ -9,6 +9,7 @@ from ..ir.graph import Graph, Node
 from ..ir.plan import Layout
 from ..target import Target
 from .choose_grid import Grid
+from .stream import Stream
 
 MAX_THREADS = 512  # Of a block: a choice, not the limit; more warps only repeat what every thread computes.
 OTHER_REGISTERS = 20  # Addresses, loop state and what the epilogue keeps.
@@ -17,7 +18,10 @@ VECTOR_BYTES = 16  # Of one access: what every target has.
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """layouts: of every node's domain. results: of every reduction's result. cost: in cycles of a multiprocessor, roughly."""
+    """layouts: of every node's domain. results: of every reduction's result. cost: in cycles of a multiprocessor, roughly.
+
+    stream: the walk of a block along an axis, where it makes one.
+    """
 
     anchor: str
     threads: int
@@ -26,6 +30,7 @@ class Placement:
     results: dict[str, Layout]
     cost: float = 0.0
     min_blocks: int = 1
+    stream: Stream | None = None
 
     def result(self, node: Node) -> Layout:
         """Where the value of a node lies."""
@@ -34,12 +39,13 @@ class Placement:
 
 @dataclass(slots=True)
 class Problem:
-    """A graph, its grid, the axes that every thread holds whole, and the hardware it is placed on."""
+    """A graph, its grid, the axes that every thread holds whole, the hardware it is placed on, and the walk of a block, if any."""
 
     graph: Graph
     grid: Grid
     held: frozenset[str]
     target: Target
+    stream: Stream | None = None
     table: dict[str, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -52,6 +58,10 @@ class Problem:
     def axes(self, node: Node) -> tuple[Axis, ...]:
         """The local axes of a node's value."""
         return self.grid.local(node.axes)
+
+    def turns(self, node: str) -> int:
+        """How often a block computes a node."""
+        return self.stream.turns if self.stream is not None and self.stream.within(node) else 1
 
     def spread(self, axes: tuple[Axis, ...]) -> frozenset[str]:
         """The axes that threads may share among them: all but the held ones."""

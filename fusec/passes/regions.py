@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ..ir.axis import Axis
 from ..ir.geometry import crosses_warps, elements
 from ..ir.graph import Load, Node, Reduce, Ref, Store, operands, refs
-from ..ir.plan import GRID, REG, THREAD, Factor, Layout
+from ..ir.plan import GRID, REG, SERIAL, THREAD, Factor, Layout
 from .choose_grid import strides
 from .price import FEW, HOLD, LEVEL, edge_cost, free_edge, node_cost, read_registers
 from .problem import Problem
@@ -45,6 +45,8 @@ def find_groups(problem: Problem, anchor: frozenset[str]) -> tuple[Group, ...]:
         for ref in refs(node.op):
             value = problem.spread(problem.axes(problem.table[ref.value]))
             same = domains[node.name] == domains[ref.value] and (node.name in after) == (ref.value in after)
+            if problem.stream is not None:
+                same = same and problem.stream.phases[node.name] == problem.stream.phases[ref.value]
             if same and not any(a in value for a, _ in ref.bind):
                 parent[root(node.name)] = root(ref.value)
     found: dict[str, list[Node]] = {}
@@ -85,12 +87,17 @@ def flat_layout(problem: Problem, group: Group, threads: int) -> Layout:
     reduced = {a.name for n in nodes if isinstance(n.op, Reduce) for a in problem.grid.local(n.op.axes)}
     out: dict[str, list[Factor]] = {a.name: [Factor(REG, a.size)] for a in group.axes if a.name in problem.held}
     step = 1
+    walk = problem.stream if problem.stream is not None and problem.stream.within(group.nodes[0]) else None
     for axis in sorted(_memory_order(problem, nodes, free), key=lambda a: a.name not in reduced):
+        if walk is not None and walk.axis == axis.name:
+            axis = Axis(axis.name, walk.part)
         count = _lanes(axis, step) if axis.name in reduced else _threads(axis, threads // step)
         factors = [Factor(REG, -(-axis.size // count)), Factor(THREAD, count, step)]
         out[axis.name] = [f for f in factors if f.extent > 1]
         step *= count
-    return Layout(tuple((a.name, with_grid(problem, a.name, _cut_at_warp(out[a.name]))) for a in group.axes), 0, step)
+    return Layout(
+        tuple((a.name, with_grid(problem, a.name, _cut_at_warp(out[a.name]), walk is not None)) for a in group.axes), 0, step
+    )
 
 
 def _lanes(axis: Axis, step: int) -> int:
@@ -101,8 +108,10 @@ def _threads(axis: Axis, left: int) -> int:
     return axis.size if axis.size <= left else max((d for d in range(1, left + 1) if axis.size % d == 0), default=1)
 
 
-def with_grid(problem: Problem, axis: str, factors: list[Factor]) -> tuple[Factor, ...]:
-    """The factors with the grid's digit in front, where the grid splits the axis."""
+def with_grid(problem: Problem, axis: str, factors: list[Factor], within: bool) -> tuple[Factor, ...]:
+    """The factors with the grid's digit in front, where the grid splits the axis, and the turn's, `within` the block's walk."""
+    if within and problem.stream is not None and problem.stream.axis == axis:
+        factors = [Factor(SERIAL, problem.stream.turns), *factors]
     for name, blocks, part in problem.grid.axes:
         if name == axis and part != 1 and isinstance(blocks, int):
             return (Factor(GRID, blocks), *factors)
@@ -170,7 +179,7 @@ class Search:
                 layout, tuple(a.name for a in self.problem.grid.local(node.op.axes))
             )
             share = max(-(-(layout.count or self.threads) // 32) * 32 / self.threads, FEW)
-            self.nodes[key] = (node_cost(self.problem, node, layout) * share, crossing)
+            self.nodes[key] = (node_cost(self.problem, node, layout) * share * self.problem.turns(name), crossing)
         return self.nodes[key]
 
     def edge(self, name: str, number: int, ref: Ref, flat: int, other: int) -> tuple[bool, float, int]:
@@ -181,9 +190,10 @@ class Search:
             mine = self.layout(name, flat)
             theirs = self.layout(ref.value, other).project(tuple(a.name for a in producer.axes))
             apart = other and flat and self.home.get(name) != self.home.get(ref.value)
-            free = not apart and (self.node(ref.value, other)[1] or free_edge(self.problem, ref, theirs, mine))
+            free = not apart and (self.node(ref.value, other)[1] or free_edge(self.problem, name, ref, theirs, mine))
             share = -(-(mine.count or self.threads) // 32) * 32 / self.threads
             direct = any(ref is r for r in operands(self.problem.table[name].op))
+            share *= self.problem.turns(name)
             spent = 0.0 if free else edge_cost(self.problem, ref, theirs, mine) * share if direct else NEVER
             self.edges[key] = (free, spent, 0 if free or mine.count else read_registers(self.problem, ref, mine))
         return self.edges[key]
@@ -191,7 +201,9 @@ class Search:
     def price(self, choice: list[int]) -> tuple[float, int]:
         """(cycles, registers of values read back) of the block under a choice for every group."""
         total, held, top, hold = 0.0, 0, 0, 0
+        stream = self.problem.stream
         ready: dict[str, int] = {}
+        walked: dict[str, int] = {}
         seen: set[tuple[str, int]] = set()
         for node in self.problem.graph.nodes:
             flat = choice[self.home[node.name]] if node.name in self.home else 0
@@ -201,13 +213,18 @@ class Search:
                 other = choice[self.home[ref.value]] if ref.value in self.home else 0
                 free, spent, registers = self.edge(node.name, number, ref, flat, other)
                 level = max(level, ready[ref.value] + (0 if free else 1))
+                if stream is not None and stream.within(node.name):
+                    walked[node.name] = max(walked.get(node.name, 0), walked.get(ref.value, 0) + (0 if free else 1))
                 if not free and (ref.value, flat) not in seen:
                     seen.add((ref.value, flat))
                     total, held = total + spent, held + registers
             ready[node.name] = level + (1 if crossing else 0)
+            if node.name in walked:
+                walked[node.name] += 1 if crossing else 0
             top = max(top, ready[node.name])
             if isinstance(node.op, Store) and node.name not in self.home:
                 hold = max(hold, level)
+        top += max(walked.values(), default=0) * (stream.turns - 1) if stream is not None else 0
         return total * max(self.threads / 128, 2.0) + LEVEL * top + HOLD * hold, held
 
     def best(self) -> tuple[list[int], float, int]:
@@ -232,13 +249,14 @@ class Search:
 
 def make_search(problem: Problem, anchor: Layout, groups: tuple[Group, ...], threads: int) -> Search | None:
     """The search for one layout of the anchor; None where an index value has an axis that the anchor lacks."""
-    names = {a for a, _ in anchor.axes}
+    names, stream = {a for a, _ in anchor.axes}, problem.stream
     home = {n: i for i, g in enumerate(groups) for n in g.nodes}
     flats = [flat_layout(problem, g, threads) for g in groups]
     options: dict[str, tuple[Layout | None, Layout | None]] = {}
     for node in problem.graph.nodes:
         mine = tuple(a.name for a in problem.domain(node))
-        projected = anchor.project(mine) if set(mine) <= names else None
+        walked = stream is None or stream.within(node.name) or stream.axis not in mine
+        projected = anchor.project(mine) if set(mine) <= names and walked else None
         flat = flats[home[node.name]].project(mine) if node.name in home else None
         if projected is None and flat is None:
             return None
@@ -250,9 +268,11 @@ def make_search(problem: Problem, anchor: Layout, groups: tuple[Group, ...], thr
 
 
 def live_registers(problem: Problem, layouts: dict[str, Layout]) -> int:
-    """Registers of a thread that hold loaded values at once: all loads of all threads are in flight together."""
-    return sum(
-        elements(layouts[n.name], tuple(a.name for a in problem.domain(n)))
-        for n in problem.graph.nodes
-        if isinstance(n.op, Load) and not layouts[n.name].count
-    )
+    """Registers of a thread that hold loaded values at once: all that all threads load, of a walk what they load in a turn."""
+    held: dict[int, int] = {}
+    for node in problem.graph.nodes:
+        if isinstance(node.op, Load) and not layouts[node.name].count:
+            phase = problem.stream.phases[node.name] if problem.stream is not None else 0
+            phase *= phase % 2
+            held[phase] = held.get(phase, 0) + elements(layouts[node.name], tuple(a.name for a in problem.domain(node)))
+    return held.pop(0, 0) + max(held.values(), default=0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusec.errors import FusionError, ResourceError
-from fusec.ir.graph import Digit, Load, Ref, Store
+from fusec.ir.graph import Digit, Load, Ref
 from fusec.ir.interpret_kernel import run_kernel
 from fusec.ir.kernel import Barrier, Compute, Copy, KernelSpec, Shared, walk
 from fusec.passes.back import to_kernel
@@ -100,26 +100,6 @@ def test_the_window_is_read_once() -> None:
     _, spec = to_kernel(shifting_window(), "sm_90a")
     reads = [s for s in walk(spec.body) if isinstance(s, Copy) and getattr(s.source, "tensor", "") == "window"]
     assert len(reads) == 1
-
-
-def test_a_state_too_large_is_refused_with_bytes_and_limit() -> None:
-    graph = outer_product_state(256, 256, 1)
-    whole = graph.with_nodes(
-        tuple(n for n in graph.nodes if n.name != "out")
-        + (
-            replace(
-                graph.table["out"],
-                axes=(graph.axes[0], graph.axes[1]),
-                op=Store("output", graph.table["out"].op.index[:2], Ref("total")),
-            ),
-        )
-    )
-    total = replace(graph.table["o"], name="total", axes=graph.axes[:2], op=replace(graph.table["o"].op, axes=graph.axes[2:]))
-    nodes = tuple(n for n in whole.nodes if n.name not in ("o", "out")) + (total, whole.nodes[-1])
-    fresh = (replace(graph.fresh[0], shape=graph.fresh[0].shape[:2], strides=(1, 1)),)
-    with pytest.raises(ResourceError, match="262144 bytes of pool") as error:
-        to_kernel(replace(graph, nodes=nodes, fresh=fresh), "sm_90a")
-    assert "at most" in str(error.value)
 
 
 def test_a_large_state_with_a_parallel_axis_is_split_over_the_grid() -> None:

@@ -1,0 +1,112 @@
+"""Blocks that walk along an axis because they cannot hold what they load: results, walks, barriers between turns, refusals."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fusec.capture import capture
+from fusec.errors import ResourceError
+from fusec.ir.interpret_kernel import run_kernel
+from fusec.ir.kernel import Barrier, Copy, KernelSpec, Repeat, Shared, walk
+from fusec.passes.back import to_kernel
+from fusec.passes.front import to_graph
+
+
+def residual_norm(x, residual, weight):
+    residual += x
+    y = residual.float()
+    return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6) * weight).to(torch.bfloat16)
+
+
+def log_normaliser(x):
+    return torch.logsumexp(x.float(), -1)
+
+
+def retention(q, k, v, state, decay, weight, index):
+    h = state[index] * decay[:, None, None] + k.unsqueeze(-1) * v.unsqueeze(-2)
+    state[index] = h
+    out = torch.einsum("bhk,bhkv->bhv", q, h).flatten(1)
+    return F.rms_norm(out, (out.shape[-1],), weight, 1e-5)
+
+
+def norm_softmax_peak(x, weight):
+    y = x / x.square().mean(-1, keepdim=True).sqrt()
+    z = (y * weight).softmax(-1)
+    return z / z.amax(-1, keepdim=True)
+
+
+def mixed_rows(rows, query):
+    score = torch.einsum("d,nrd->nr", query, rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + 1e-6))
+    return torch.einsum("nr,nrd->rd", score.softmax(0), rows)
+
+
+def five_norms(x):
+    for _ in range(5):
+        x = (x * x) / x.amax(-1, keepdim=True)
+    return x
+
+
+def normal(*shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+CASES: dict[str, tuple[Callable, dict[str, torch.Tensor], int]] = {
+    # function, arguments, walks
+    "one reduction, no row at the end": (log_normaliser, dict(x=normal(3, 128256)), 2),
+    "a norm over an updated row": (residual_norm, dict(
+        x=normal(3, 98304, dtype=torch.bfloat16), residual=normal(4, 98304, dtype=torch.bfloat16)[:3],
+        weight=normal(98304)), 2),
+    "three dependent reductions": (norm_softmax_peak, dict(x=normal(2, 98304), weight=normal(98304)), 5),
+    "states of all heads under one norm": (retention, dict(
+        q=normal(3, 16, 64), k=normal(3, 16, 64), v=normal(3, 16, 128), state=normal(5, 16, 64, 128), decay=normal(16).sigmoid(),
+        weight=normal(2048), index=torch.tensor([4, 0, 2])), 1),
+    "rows scored, then mixed": (mixed_rows, dict(rows=normal(12, 3, 7168), query=normal(7168)), 2),
+}
+
+
+def kernel(fn: Callable, inputs: dict[str, torch.Tensor]) -> tuple[tuple[str, ...], KernelSpec]:
+    graph = to_graph(capture(fn, inputs))
+    return graph.outputs, to_kernel(graph, "sm_90a")[1]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_walk_gives_what_eager_gives(name: str) -> None:
+    fn, inputs, walks = CASES[name]
+    outputs, spec = kernel(fn, inputs)
+    loops = [s for s in walk(spec.body) if isinstance(s, Repeat)]
+    assert len(loops) == walks and len({s.count for s in loops}) == 1
+    theirs = {n: t.clone() for n, t in inputs.items()}
+    expected = fn(**theirs)
+    ours = {n: t.clone() for n, t in inputs.items()} | {outputs[0]: torch.empty_like(expected)}
+    run_kernel(spec, ours)
+    step = 2 ** -7 if expected.dtype == torch.bfloat16 else 2e-5
+    torch.testing.assert_close(ours[outputs[0]], expected, rtol=step, atol=1e-5)
+    for given in inputs:
+        torch.testing.assert_close(ours[given], theirs[given], rtol=2e-5, atol=1e-6)
+
+
+def test_what_is_handed_over_within_a_turn_is_ordered_against_the_next_one() -> None:
+    """Warps' partial sums go through one buffer, turn after turn: written after what the turn before has read."""
+    _, spec = kernel(*CASES["states of all heads under one norm"][:2])
+    for loop in (s for s in walk(spec.body) if isinstance(s, Repeat)):
+        events: list[tuple[str, str]] = []
+        for s in list(walk(loop.body)) * 2:
+            if isinstance(s, Barrier):
+                events.append(("barrier", ""))
+            elif isinstance(s, Copy) and isinstance(s.source, Shared):
+                events.append(("read", s.source.buffer))
+            elif isinstance(s, Copy) and isinstance(s.target, Shared):
+                events.append(("write", s.target.buffer))
+        for at, (what, buffer) in enumerate(events):
+            if what == "write":
+                since = events[max((i for i in range(at) if events[i][0] == "barrier"), default=-1) + 1:at]
+                assert ("read", buffer) not in since
+
+
+def test_more_walks_than_a_function_should_need_are_refused() -> None:
+    with pytest.raises(ResourceError, match="a block must hold 393216 bytes of x") as error:
+        kernel(five_norms, dict(x=normal(2, 98304).abs() + 1))
+    assert "at most" in str(error.value)
