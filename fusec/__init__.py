@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "fuse": "api", "compile": "api", "check": "api", "load_rows": "capture.row_ops", "store_rows_": "capture.row_ops",
+    "fuse": "api", "compile": "api", "check": "api", "dump_inputs": "runtime.dump",
+    "load_rows": "capture.row_ops", "store_rows_": "capture.row_ops",
     "Fused": "api", "Artifact": "runtime.artifact", "Kernel": "runtime.artifact",
     "FusecError": "errors", "UnsupportedOp": "errors", "CaptureError": "errors", "ArgumentError": "errors",
     "ResourceError": "errors", "FusionError": "errors", "BuildError": "errors", "TargetError": "errors", "InternalError": "errors",
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .errors import UnsupportedOp as UnsupportedOp
     from .runtime.artifact import Artifact as Artifact
     from .runtime.artifact import Kernel as Kernel
+    from .runtime.dump import dump_inputs as dump_inputs
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The command line: fusec compile | inspect | explain | check.
+"""The command line: fusec compile | inspect | explain | check | receipts.
 
 A user's error prints its message and exits with 2, without a traceback unless `--traceback` asks for one. What takes long shows
 what it is doing on standard error, where that is a terminal.
@@ -177,7 +177,8 @@ class Request:
     def _combinations(self, fused: Fused, known: tuple[str, ...]) -> list[Chosen]:
         own = {n: v for n, v in self.sizes.items() if n in known or "**" in known}
         varying = tuple(n for n, v in own.items() if len(v) > 1)
-        return [Chosen(fused, self.rows, each, varying) for each in combinations(own)]
+        declares = fused.example is None and fused.has_example
+        return [Chosen(fused.bound(**each) if declares else fused, self.rows, each, varying) for each in combinations(own)]
 
 
 def command(name: str, *, arch: str | None = ARCHS) -> Callable[[Callable[..., Any]], click.Command]:
@@ -276,22 +277,30 @@ def explain(request: Request, arch: str) -> None:
 
 
 @command("check", arch=None)
-@click.option("--level", type=click.Choice(("graph", "kernel", "emulate", "gpu")), default="graph", show_default=True,
-              help="Interpret the graph, interpret the kernel, run the emitted file on the CPU, or run it on the GPU.")
+@click.option("--level", type=click.Choice(("graph", "kernel", "emulate", "gpu")),
+              help="Interpret the graph (the default), interpret the kernel, run the emitted file on the CPU, or on the GPU. With"
+                   " --inputs or --until: the last level to look at.")
 @click.option("--arch", metavar="ARCH", help="The architecture of the kernel that is interpreted.")
 @click.option("--cases", is_flag=True, help="Also other numbers of rows, unaligned rows, other pools and slots.")
-def check(request: Request, level: str, arch: str | None, cases: bool) -> int:
-    """Compare the functions of FILE with what they compute in exact arithmetic, on their example inputs."""
-    from .checker import check as compare
-    from .checker import check_file_cases
-    name = archs(arch)[0] if arch else None
-    failed = False
+@click.option("--inputs", "dump", metavar="FILE",
+              help="Saved arguments (torch.save, fusec.dump_inputs): name the first value of that call that differs, by level.")
+@click.option("--until", metavar="VALUE", help="Print one value at every level: its name, or function+line.")
+@click.option("--receipt", is_flag=True, help="With --level gpu: keep what was found as a file.")
+@click.option("--receipts", "folder", metavar="FOLDER", help="Where receipts are kept.")
+def check(request: Request, **options: Any) -> int:
+    """Compare the functions of FILE with what they compute in exact arithmetic, on their example inputs or on saved ones."""
+    from .cli_check import run_check
     with working() as progress:
-        for chosen in request.functions(progress, builds=level == "gpu"):
-            progress(f"{chosen.name}: checking at level {level}")
-            reports = (check_file_cases(chosen.fused, level, arch=name, sizes=chosen.sizes) if cases else
-                       [compare(chosen.fused, chosen.inputs(), level=level, arch=name)])
-            for report in reports:
-                click.echo(f"{chosen.name}: {report}" if chosen.varying else str(report))
-                failed = failed or not report.ok
-    return 1 if failed else 0
+        return run_check(request, progress, **options)
+
+
+@commands.command("receipts")
+@click.argument("files", nargs=-1, metavar="[FILE]…")
+@click.option("--arch", default=ARCHS, show_default=True, metavar="ARCH[,ARCH]", help="Architectures.")
+@click.option("--receipts", "folder", metavar="FOLDER", help="Where receipts are kept.")
+@click.option("--strict", is_flag=True, help="Exit with 1 where a receipt is missing.")
+def receipts(files: tuple[str, ...], arch: str, folder: str | None, strict: bool) -> int:
+    """List which emitted sources of FILE (by default: the shipped recipes) have a receipt of their identity."""
+    from .cli_check import list_receipts
+    with working() as progress:
+        return list_receipts(files, archs(arch), folder, strict, progress)

@@ -3,5 +3,5 @@ from .debugger import Diagnosis, diagnose, until
 from .entry import check, check_batch_mates, check_file_cases, compiled
 from .report import Compared, Difference, Report
 
-__all__ = ["Compared", "Diagnosis", "Difference", "Report", "check", "check_batch_mates", "check_file_cases", "compiled", "diagnose",
-           "until"]
+__all__ = ["Compared", "Diagnosis", "Difference", "Report", "check", "check_batch_mates", "check_file_cases", "compiled",
+           "diagnose", "until"]

@@ -1,8 +1,8 @@
 """The differential debugger: one call at every level, and the first value that is not what the level before has.
 
-The levels, in the order of the pipeline: the function in eager mode; the captured graph and the graph over named axes, value by value
-at each source location; then, as `check` compares them, the folded graph, the interpreted kernel, the emitted file on the CPU, and
-the kernel on the device where there is one. The first level that is wrong is where the fault was made.
+The levels, in the order of the pipeline: the function in eager mode; the captured graph and the graph over named axes, value by
+value at each source location; then, as `check` compares them, the folded graph, the interpreted kernel, the emitted file on the
+CPU, and the kernel on the device where there is one. The first level that is wrong is where the fault was made.
 """
 from __future__ import annotations
 
@@ -183,7 +183,8 @@ def find_value(graph: Graph, value: str) -> Node:
     import difflib
     known = list(dict.fromkeys(name for n in nodes for name in (n.name, n.loc.target) if name))
     near = difflib.get_close_matches(value, known, 8, 0.5) or known[:12]
-    raise FusecError(f"--until {value}: expected a value of {graph.name}, found none of that name", hint=f"values: {', '.join(near)}")
+    raise FusecError(f"--until {value}: expected a value of {graph.name}, found none of that name",
+                     hint=f"values: {', '.join(near)}")
 
 
 def _shown(graph: Graph, node: Node, found: Mapping[str, Tensor]) -> str:

@@ -1,4 +1,4 @@
-"""Values of the function in eager mode by the source location they come from, and the same for the levels that capture made of it."""
+"""Values of the function in eager mode by the source location they come from, and of the levels that capture made of it."""
 from __future__ import annotations
 
 import sys

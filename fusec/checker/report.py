@@ -62,7 +62,7 @@ class Report:
     """The result of a check. True in a condition exactly if it is `ok`.
 
     level: "graph", "kernel", "emulate" or "gpu". compared: everything that was compared, in the order of the function. notes: what
-    could not be looked at, or only in a weaker way. laws: what the emulator found wrong with the emitted file, whatever it computes.
+    could not be looked at, or only in a weaker way. laws: what the emulator found wrong with the emitted file itself.
     """
 
     name: str

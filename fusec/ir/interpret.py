@@ -32,7 +32,7 @@ def run_graph(graph: Graph, tensors: dict[str, Tensor], precision: str = "f32", 
     overrides: values that replace a computed one from there on. until: stop before the node of that name (no Store is applied).
     Raises ArgumentError for a missing argument or sizes that disagree.
     """
-    run = _Run(graph, tensors, precision, overrides or {})
+    run = Run(graph, tensors, precision, overrides or {})
     for node in graph.nodes:
         if node.name == until:
             return run.values
@@ -70,8 +70,8 @@ def _agrees(want: Extent | sympy.Expr, have: int, sizes: dict[str, int]) -> bool
     return all(str(s) in sizes for s in want.free_symbols) and int(want.subs({s: sizes[str(s)] for s in want.free_symbols})) == have
 
 
-class _Run:
-    """One execution: the environment of values and the sizes of axes."""
+class Run:
+    """One execution: the environment of values and the sizes of axes. `compute` one node after the other, in order."""
 
     def __init__(self, graph: Graph, tensors: dict[str, Tensor], precision: str, overrides: Mapping[str, Tensor]) -> None:
         self.graph, self.tensors, self.precision, self.overrides = graph, tensors, precision, overrides

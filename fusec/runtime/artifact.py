@@ -20,7 +20,7 @@ from ..ir.tensor import Argument
 from ..log import log
 from ..options import strict
 from ..target import of_capability
-from . import contract, launch
+from . import contract, debug, launch
 
 if TYPE_CHECKING:
     from ..passes.pipeline import Stages
@@ -134,6 +134,7 @@ class Dispatcher:
         self._flatten = flatten
         self._plans: dict[tuple[Any, ...], launch.Plan] = {}
         self._compiling = threading.RLock()
+        self.before_call: Callable[[Mapping[str, Any]], None] | None = None
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Run the step on CUDA tensors; returns what the function returns, in fresh tensors or in `out`.
@@ -141,6 +142,8 @@ class Dispatcher:
         Raises ArgumentError before anything is written where an argument does not fit, TargetError without a device or kernel.
         """
         values = args if not kwargs and len(args) == len(self._names) == self._positional else self._bind(args, kwargs)
+        if self.before_call is not None:
+            self.before_call(dict(zip(self._names, values)))
         try:
             tensors, key = self._keyed(values)
         except (RuntimeError, NotImplementedError):  # A tensor without strides or memory: say which, and why it will not do.
@@ -203,7 +206,7 @@ class Dispatcher:
         if not named:
             raise ArgumentError(f"{self.name}: expected tensors, given none")
         with self._compiling:
-            return self._plan(named, tree, out)
+            return debug.watched(self._plan(named, tree, out))
 
     def _remember(self, key: tuple[Any, ...], plan: launch.Plan) -> launch.Plan:
         if len(self._plans) >= PLANS:

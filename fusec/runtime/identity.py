@@ -90,8 +90,10 @@ def graph_key(graph: Any, arch: str, numerics: str, alignment: Mapping[str, int]
 
 
 def source_identity(source: str, arch: str, numerics: str = "default") -> str:
-    """The identity of a kernel for golden files and receipts: its emitted source without comments, arch, options and versions."""
-    return digest(without_comments(source), arch, numerics, canonical(dict(versions())))
+    """The identity of a kernel for golden files and receipts: its emitted source without comments, arch, options, and the versions
+    of what turns the source into code. Ours and Python's are not among them: they make the source, or only run it."""
+    makers = {name: v for name, v in versions().items() if name not in ("fusec", "python")}
+    return digest(without_comments(source), arch, numerics, canonical(makers))
 
 
 def without_comments(source: str) -> str:

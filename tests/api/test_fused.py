@@ -2,48 +2,15 @@
 
 The interpreter checks bounds and alignment, so a variant that is chosen wrongly is an error.
 """
-from functools import cached_property
-
 import pytest
 import torch
 
 import fusec
-from fusec import api
 from fusec.checker.ulp import ulp_distance
-from fusec.ir.interpret_kernel import run_kernel
 from fusec.recipes.gla_decode import gla_decode
 from fusec.recipes.kimi_k3_decode import kda_decode
 from fusec.recipes.rmsnorm import add_rmsnorm_quant
 from fusec.recipes.short_conv import short_conv
-from fusec.runtime import artifact
-from fusec.runtime.artifact import Kernel
-
-
-class Interpreted(Kernel):
-    @cached_property
-    def loaded(self):
-        return lambda *tensors: run_kernel(self.spec, dict(zip((p.name for p in self.parameters), tensors, strict=True)))
-
-
-@pytest.fixture
-def compiled(monkeypatch):
-    """Kernels compiled by calls, as (function, alignment)."""
-    done = []
-
-    def kernels(stages, archs, alignment=None, progress=None, announce=lambda text: None):
-        announce(f"for {archs[0]}")
-        from fusec.passes import pipeline
-        made = pipeline.compile(stages.for_arch(archs[0], alignment), archs[0], until="kernel")
-        spec = made.need("kernel")
-        done.append((spec.name, dict(alignment or {})))
-        launch = spec.launch
-        return [Interpreted(spec.name, spec.name, archs[0], "", made.numerics, spec.parameters, launch.grid, launch.threads,
-                            spec.smem.total, {}, 0.0, "", None, made)]
-
-    monkeypatch.setattr(api, "kernels", kernels)
-    monkeypatch.setattr(artifact, "device_arch", lambda device: "sm_90a")
-    monkeypatch.setattr(artifact.Dispatcher, "device_type", "cpu")
-    return done
 
 
 def fresh(fused, **sizes):

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from fusec import cli
+from fusec import cli, cli_check, cli_load
 
 HEAD = "import torch\nimport fusec\n\n\ndef make(rows, device, C=32):\n    return dict(x=torch.randn(rows, C, device=device))\n\n\n"
 FIELDS = {"function", "label", "sizes", "name", "arch", "ops", "grid", "threads", "smem_bytes",
@@ -171,3 +171,49 @@ def test_python_dash_m_and_a_closed_pipe(step):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
+
+
+PAGED = """def paged_example(rows, device):
+    return dict(x=torch.randn(rows, 16), pool=torch.randn(6, 16), slots=torch.randperm(6)[:rows])
+
+
+@fusec.fuse(example=paged_example)
+def paged(x, pool, slots):
+    h = pool[slots] * 0.5 + x
+    pool[slots] = h
+    return h.sum(-1)
+"""
+
+
+def test_saved_arguments_are_looked_into_level_by_level(run, step, tmp_path):
+    g = torch.Generator().manual_seed(3)
+    call = dict(x=torch.randn(2, 16, generator=g), pool=torch.randn(9, 16, generator=g), slots=torch.tensor([8, 0]))
+    torch.save(call, tmp_path / "dump.pt")
+    code, out, err = run("check", step(PAGED), "--inputs", str(tmp_path / "dump.pt"))
+    assert code == 0 and out.startswith("paged: all levels agree") and "\n  emulate  agrees" in out, err
+    code, out, err = run("check", step(PAGED), "--inputs", str(tmp_path / "dump.pt"), "--until", "h", "--level", "graph")
+    assert code == 0 and out.startswith("h [") and "\n  graph " in out and "\n  kernel " not in out, err
+    code, _, err = run("check", step(DOUBLE + PAGED), "--inputs", str(tmp_path / "dump.pt"))
+    assert code == 2 and "--inputs: expected one function, found double_it, paged" in err
+
+
+def test_emitted_files_are_checked_on_the_cpu(run, step):
+    code, out, err = run("check", step(PAGED), "--level", "emulate", "--arch", "sm_100a")
+    assert code == 0 and out.startswith("paged: ok at level emulate"), err
+
+
+def test_receipts_are_listed_by_identity(run, step, tmp_path):
+    folder = str(tmp_path / "receipts")
+    code, out, err = run("receipts", step(PAGED), "--arch", "sm_90a", "--receipts", folder)
+    assert code == 0 and out.startswith("missing paged sm_90a ") and "0 of 1 sources have a receipt" in out, err
+    assert run("receipts", step(PAGED), "--arch", "sm_90a", "--receipts", folder, "--strict")[0] == 1
+    from fusec.checker.receipts import Receipt, write
+    chosen = cli.Chosen(cli_load.functions(str(step(PAGED)))[0], 4, {})
+    identity = cli_check.identity(chosen.plan("sm_90a", "source", lambda text: None))
+    receipt = Receipt("paged", "sm_90a", identity, "590.1", "a device", {}, True, ("the example",), 9, None, {"memcheck": "clean"},
+                      {"fusec": 1.0, "probe": 0.9})
+    write(receipt, tmp_path / "receipts")
+    code, out, _ = run("receipts", step(PAGED), "--arch", "sm_90a", "--receipts", folder, "--strict")
+    assert code == 0 and out.startswith("ok      paged sm_90a") and "driver 590.1" in out
+    code, _, err = run("check", step(PAGED), "--receipt")
+    assert code == 2 and "--receipt: expected --level gpu" in err
