@@ -26,6 +26,7 @@ class Monoid:
     combine: tuple[Scalar, ...]
     accumulate: tuple[Scalar, ...] | None = None
     finish: tuple[Scalar, ...] = (Param(0),)
+    orderless: bool = False  # Whether every order of folding gives the same bits.
 
     @property
     def carry(self) -> int:
@@ -50,10 +51,10 @@ MONOIDS = {
             (Call("fma", (Param(1), Param(2), Param(0))),),
         ),
         # Propagates NaN as torch.amax and torch.amin do.
-        Monoid("max", 1, (Lit(float("-inf")),), (Param(0),), _both("max")),
-        Monoid("min", 1, (Lit(float("inf")),), (Param(0),), _both("min")),
+        Monoid("max", 1, (Lit(float("-inf")),), (Param(0),), _both("max"), orderless=True),
+        Monoid("min", 1, (Lit(float("inf")),), (Param(0),), _both("min"), orderless=True),
         Monoid("prod", 1, (Lit(1.0),), (Param(0),), _both("mul")),
-        Monoid("any", 1, (Lit(False),), (Param(0),), _both("or")),
-        Monoid("all", 1, (Lit(True),), (Param(0),), _both("and")),
+        Monoid("any", 1, (Lit(False),), (Param(0),), _both("or"), orderless=True),
+        Monoid("all", 1, (Lit(True),), (Param(0),), _both("and"), orderless=True),
     )
 }

@@ -110,9 +110,10 @@ def _ranked(problem: Problem, anchor: Node) -> list[tuple[Layout, int]]:
     """Candidates that fit, the cheapest for the anchor's own domain first."""
     domain = problem.spread(problem.domain(anchor))
     mine = [n for n in problem.graph.nodes if problem.spread(problem.domain(n)) == domain]
+    orders = {a: k for n in mine for a, k in problem.orders.get(n.name, {}).items()}
     held, none = {n.name for n in mine if isinstance(n.op, Load)}, Layout((), 0, 1)
     found: list[tuple[float, int, Layout, int]] = []
-    for number, (layout, threads) in enumerate(itertools.islice(_candidates(problem, anchor), MOST_CANDIDATES)):
+    for number, (layout, threads) in enumerate(itertools.islice(_candidates(problem, anchor, orders), MOST_CANDIDATES)):
         need = live_registers(problem, {n.name: layout if n.name in held else none for n in problem.graph.nodes})
         if need + OTHER_REGISTERS <= problem.target.registers(threads):
             spent = sum(node_cost(problem, n, layout) for n in mine) * max(threads / 128, 2.0)
@@ -137,18 +138,23 @@ def _contiguous(problem: Problem, anchor: Node, axes: list[Axis]) -> tuple[str |
     return name, tuple(sorted(found))
 
 
-def _candidates(problem: Problem, anchor: Node) -> Iterator[tuple[Layout, int]]:
+def _candidates(problem: Problem, anchor: Node, orders: dict[str, int]) -> Iterator[tuple[Layout, int]]:
     walk = problem.stream
     axes = [
         Axis(a.name, walk.part) if walk is not None and walk.axis == a.name else a
         for a in problem.domain(anchor)
         if a.name not in problem.held
     ]
+    if any(walk is not None and a.name == walk.axis and walk.part % orders.get(a.name, 1) for a in axes):
+        return
     vector, widths = _contiguous(problem, anchor, axes)
-    for width in widths:
+    fixed = [orders.get(a.name) for a in axes]
+    for width in widths if vector not in orders else (1,):
         sizes = [-(-a.size // width) if a.name == vector else a.size for a in axes]
-        for lanes in _lane_splits(sizes, 32):
-            rest = [-(-s // n) for s, n in zip(sizes, lanes, strict=True)]
+        for lanes in _lane_splits([max(s, k or 1) for s, k in zip(sizes, fixed, strict=True)], 32):
+            rest = [1 if k else -(-s // n) for s, n, k in zip(sizes, lanes, fixed, strict=True)]
+            if any(k and n != k for n, k in zip(lanes, fixed, strict=True)):
+                continue
             for warps in _warp_splits(rest):
                 if 32 * prod(warps) <= MAX_THREADS:
                     yield _layout(problem, axes, vector, width, lanes, warps), 32 * prod(warps)

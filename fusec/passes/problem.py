@@ -9,6 +9,7 @@ from ..ir.graph import Graph, Node
 from ..ir.plan import Layout
 from ..target import Target
 from .choose_grid import Grid
+from .strands import strands
 from .stream import Stream
 
 MAX_THREADS = 512  # Of a block: a choice, not the limit; more warps only repeat what every thread computes.
@@ -47,9 +48,11 @@ class Problem:
     target: Target
     stream: Stream | None = None
     table: dict[str, Node] = field(default_factory=dict)
+    orders: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.table = self.graph.table
+        self.orders = strands(self.graph)
 
     def domain(self, node: Node) -> tuple[Axis, ...]:
         """The local axes of a node's iteration space."""

@@ -14,6 +14,7 @@ from ..ir.plan import GRID, REG, SERIAL, THREAD, Factor, Layout
 from .choose_grid import strides
 from .price import FEW, HOLD, LEVEL, edge_cost, free_edge, node_cost, read_registers
 from .problem import Problem
+from .strands import fits
 
 
 NEVER = 1e9  # The price of what is not possible: an index value in other threads than the access.
@@ -86,12 +87,13 @@ def flat_layout(problem: Problem, group: Group, threads: int) -> Layout:
     free = [a for a in group.axes if a.name not in problem.held]
     reduced = {a.name for n in nodes if isinstance(n.op, Reduce) for a in problem.grid.local(n.op.axes)}
     out: dict[str, list[Factor]] = {a.name: [Factor(REG, a.size)] for a in group.axes if a.name in problem.held}
-    step = 1
+    step, orders = 1, {a: k for n in group.nodes for a, k in problem.orders.get(n, {}).items()}
     walk = problem.stream if problem.stream is not None and problem.stream.within(group.nodes[0]) else None
-    for axis in sorted(_memory_order(problem, nodes, free), key=lambda a: a.name not in reduced):
+    for axis in sorted(_memory_order(problem, nodes, free), key=lambda a: (a.name not in orders, a.name not in reduced)):
         if walk is not None and walk.axis == axis.name:
             axis = Axis(axis.name, walk.part)
         count = _lanes(axis, step) if axis.name in reduced else _threads(axis, threads // step)
+        count = orders.get(axis.name, count)
         factors = [Factor(REG, -(-axis.size // count)), Factor(THREAD, count, step)]
         out[axis.name] = [f for f in factors if f.extent > 1]
         step *= count
@@ -258,6 +260,8 @@ def make_search(problem: Problem, anchor: Layout, groups: tuple[Group, ...], thr
         walked = stream is None or stream.within(node.name) or stream.axis not in mine
         projected = anchor.project(mine) if set(mine) <= names and walked else None
         flat = flats[home[node.name]].project(mine) if node.name in home else None
+        projected = projected if projected is not None and fits(problem.orders, node, projected) else None
+        flat = flat if flat is not None and fits(problem.orders, node, flat) else None
         if projected is None and flat is None:
             return None
         options[node.name] = (projected, flat)

@@ -139,3 +139,16 @@ def test_kernels_never_see_what_stands_beyond_the_splits_of_a_token(fused, sizes
         torch.testing.assert_close(found, want, rtol=1e-2 if found.dtype == torch.bfloat16 else 1e-5, atol=1e-6)
     empty, _ = call(**(given | dict(lengths=torch.zeros(4, dtype=torch.int32))))
     assert (empty == 0).all()
+
+
+@pytest.mark.parametrize("dims", [64, 100])
+def test_a_token_has_the_same_bits_however_many_splits_were_launched(dims):
+    torch.manual_seed(1)
+    given = reduce.reduce_natural.inputs(4, H=2, S=64, D=dims, partial="fp32")
+    given["lengths"] = torch.tensor([2 * KEYS, 2 * KEYS, 5, 0], dtype=torch.int32)
+    found = []
+    for splits in (2, 7, 64):
+        mine = given | {n: given[n][:, :, :splits].contiguous() for n in ("partial", "lse")}
+        found.append(compiled(reduce.reduce_natural, mine, "kernel")(**{n: t.clone() for n, t in mine.items()}))
+    for other in found[:-1]:
+        assert all(torch.equal(a, b) for a, b in zip(other, found[-1], strict=True))
