@@ -9,23 +9,23 @@ from fusec.passes.front import to_graph
 from fusec.passes.strands import FEW, MANY, realises, strands
 
 
-def masked_meandict(x=x, weight=weight, length=length):
+def masked_mean(x, weight, length):
     live = torch.arange(x.shape[1]) < length[:, None]
     weight = torch.where(live, weight, 0.0)
     return (weight[..., None] * x).sum(1) / weight.sum(1, keepdim=True)
 
 
-def windowed_meandict(x=x, weight=weight, length=length):
+def windowed_mean(x, weight, length):
     live = torch.arange(x.shape[1]) < 5
     weight = torch.where(live, weight, 0.0)
     return (weight[..., None] * x).sum(1) / (weight.sum(1, keepdim=True) + length[:, None])
 
 
 def test_an_axis_is_bounded_by_what_is_read_not_by_a_constant() -> None:
-    x, weight, length = torch.randn(3, 9, 16), torch.rand(3, 9), torch.tensor([1, 4, 9])
-    counts = [tuple(axes.values()) for axes in strands(to_graph(capture(masked_mean, dict(x=x, weight=weight, length=length)))).values()]
+    given = dict(x=torch.randn(3, 9, 16), weight=torch.rand(3, 9), length=torch.tensor([1, 4, 9]))
+    counts = [tuple(axes.values()) for axes in strands(to_graph(capture(masked_mean, given))).values()]
     assert sorted(counts) == [(FEW,), (MANY,)]
-    assert not strands(to_graph(capture(windowed_mean, dict(x=x, weight=weight, length=length))))
+    assert not strands(to_graph(capture(windowed_mean, given)))
 
 
 def test_strands_are_the_innermost_lanes() -> None:
