@@ -88,7 +88,9 @@ def dims_of(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
 class Builder:
     """The nodes so far, and what the next ones are credited to.
 
-    sizes: where each symbol can be read, as (argument, dim). loc, source: of the captured op that is being imported.
+    sizes: where each symbol can be read, as (argument, dim). loc, source: of the captured op that is being imported. forwards:
+    whether reads and views of updates are replaced by what was written. apart: whether constants and positions of equal sizes stay
+    values of their own: where sizes are those of an example, equal ones say nothing.
     """
 
     sizes: dict[sympy.Symbol, Size] = field(default_factory=dict)
@@ -98,10 +100,14 @@ class Builder:
     known: dict[Any, Value] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
     table: dict[str, TensorNode] = field(default_factory=dict)
+    forwards: bool = True
+    apart: bool = False
 
     def _add(self, op: TensorOp, shape: Sequence[Extent], dtype: str, name: str = "") -> Value:
         node_shape = tuple(plain(n) for n in shape)
         key = (repr(op), node_shape, dtype)  # repr tells 0.0 from -0.0 and from 0.
+        if self.apart and isinstance(op, (Iota, Fill)):
+            key = (f"{len(self.nodes)}", node_shape, dtype)
         if key in self.known:
             return self.known[key]
         name = name or f"%{len(self.nodes)}"

@@ -58,7 +58,9 @@ def capture(
         bind.check_tensor(name, tensor, loc)
     examples = {n: like(t) for n, t in call.tensors.items()}
     step = Step(fn, call, examples, _name(fn), loc)
-    probe = step.graph(examples, Free({}, {}, None))
+    fixed = Free({}, {}, None)
+    traced = step.program(examples, fixed)
+    probe = step.imported(traced, fixed, apart=True)
     check_aliases(call.tensors, probe, loc)
     if not probe.outputs and not probe.mutations:
         raise CaptureError(
@@ -67,12 +69,13 @@ def capture(
     marks = None if dynamic_shapes is None else bind.flat_shapes(call, dynamic_shapes)
     free = step.with_unread(choose_free(probe, marks, examples, loc), unread.unread(probe))
     if not free.extents:
-        return probe
-    graph = step.graph(_two_or_more(examples, free), free)
-    if free.rows is not None:
-        graph = replace(graph, rows=str(free.rows))
-        _check_one_row(step, graph, free)
-    return graph
+        return step.imported(traced, free)
+    program = step.program(_two_or_more(examples, free), free)
+    graph = step.imported(program, free)
+    if free.rows is None:
+        return graph
+    _check_one_row(step, step.imported(program, free, forwards=False), free)
+    return replace(graph, rows=str(free.rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +88,20 @@ class Step:
     name: str
     loc: Loc
 
-    def graph(self, examples: Mapping[str, Like], free: Free) -> TensorGraph:
+    def graph(self, examples: Mapping[str, Like], free: Free, forwards: bool = True) -> TensorGraph:
+        return self.imported(self.program(examples, free), free, forwards)
+
+    def imported(self, program: Program, free: Free, forwards: bool = True, apart: bool = False) -> TensorGraph:
+        return Importer(program, self.name, free.extents, free.indexed, self.loc, forwards, apart).run()
+
+    def program(self, examples: Mapping[str, Like], free: Free) -> Program:
         dims = {s: torch.export.Dim(str(s)) for s in free.symbols}
         spec: dict[str, dict[int, Any]] = {}
         for (name, dim), extent in free.extents.items():
             symbol = next(iter(extent.free_symbols))
             factor = int(extent.coeff(symbol))
             spec.setdefault(name, {})[dim] = dims[symbol] if factor == 1 else factor * dims[symbol]
-        program: Program = trace(self.fn, self.call, examples, spec)
-        return Importer(program, self.name, free.extents, free.indexed, self.loc).run()
+        return trace(self.fn, self.call, examples, spec)
 
     def with_unread(self, free: Free, names: tuple[str, ...]) -> Free:
         """The free dims with those of arguments that nothing is read of: what the function does with their shapes decides."""
@@ -252,7 +260,7 @@ def _check_one_row(step: Step, graph: TensorGraph, free: Free) -> None:
         examples[name] = _resized(x, sizes) if sizes else x
     others = Free({k: e for k, e in free.extents.items() if free.rows not in e.free_symbols}, free.indexed, None)
     try:
-        one = step.graph(_two_or_more(examples, others), others)
+        one = step.graph(_two_or_more(examples, others), others, forwards=False)
     except CaptureError as error:
         raise CaptureError(
             f"with one row the function is not captured: {error.message}", error.loc or step.loc, error.hint

@@ -18,6 +18,8 @@ def stored(b: Builder, x: Value, dim: int, index: Value, where: Value | None = N
     Before: gather(slice(update(t, v, i)), i)   After: slice(v)
     """
     op = b.node(x).op
+    if not b.forwards:
+        return None
     if isinstance(op, Update):
         same = op.index == index.name and op.dim == dim and op.where in (None, where.name if where is not None else None)
         return b.values[op.value] if same else None
@@ -59,7 +61,7 @@ def _order(order: Sequence[int], dim: int, index: Value) -> list[int]:
 def updated(b: Builder, x: Value) -> tuple[Value, Value, int, Value, Value | None] | None:
     """(target, value, dim, index, where) where x is an update of a dim through an index."""
     op = b.node(x).op
-    if not isinstance(op, Update) or op.index is None:
+    if not b.forwards or not isinstance(op, Update) or op.index is None:
         return None
     return b.values[op.target], b.values[op.value], op.dim, b.values[op.index], None if op.where is None else b.values[op.where]
 

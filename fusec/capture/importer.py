@@ -29,11 +29,21 @@ class Importer:
     """One exported program on its way into a tensor graph.
 
     symbols: the expression each dynamic dim of an argument stands for, in our own symbols; torch's symbols are replaced by them.
+    forwards, apart: as in Builder.
     """
 
-    def __init__(self, program: Program, name: str, symbols: Symbols, indexed: Mapping[str, tuple[int, ...]], loc: Loc) -> None:
+    def __init__(
+        self,
+        program: Program,
+        name: str,
+        symbols: Symbols,
+        indexed: Mapping[str, tuple[int, ...]],
+        loc: Loc,
+        forwards: bool = True,
+        apart: bool = False,
+    ) -> None:
         self.program, self.name, self.symbols, self.indexed, self.loc = program, name, symbols, indexed, loc
-        self.builder = Builder()
+        self.builder = Builder(forwards=forwards, apart=apart)
         self.env: dict[Any, Any] = {}
         self.rename: dict[sympy.Symbol, sympy.Expr] = {}
         self.calls: dict[int, Any] = {}

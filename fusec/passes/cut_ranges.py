@@ -10,6 +10,7 @@ from dataclasses import replace
 from ..ir.tensor import (
     Contract, Expand, Gather, Input, Join, Map, Permute, Reduce, Reshape, Shape, Slice, TensorGraph, TensorNode, Update,
 )
+from .picks import picked
 from .push_reads import Picks, Pusher, Range, through_reshape
 from .simplify_tensors import drop_dead, simplify_tensors
 
@@ -21,8 +22,8 @@ def cut_ranges(graph: TensorGraph, also: frozenset[str] = frozenset()) -> Tensor
 
     Before: y = f(x); a = y[:4]; b = y[4:10]     After: a = f(x[:4]); b = f(x[4:10])
 
-    Gathers from computed values become computations on gathered ones, where that is possible. `also` names slices that are computed
-    apart although nothing here asks for it.
+    Gathers from computed values become computations on gathered ones where that is possible, else a search among the elements.
+    `also` names slices that are computed apart although nothing here asks for it.
     """
     pusher = Pusher(graph)
     same: dict[str, str] = {}
@@ -30,6 +31,7 @@ def cut_ranges(graph: TensorGraph, also: frozenset[str] = frozenset()) -> Tensor
         if isinstance(node.op, Gather) and not _loads(graph, node.op.arg):
             part = Picks(node.op.dim, node.op.index, node.op.where, len(graph.table[node.op.index].shape))
             made = pusher.part(node.op.arg, part) if node.op.where is None else None
+            made = made if made is not None else picked(pusher, node, node.op)
             if made is not None:
                 same[node.name] = made
     for node in _uneven_slices(graph, also):

@@ -14,6 +14,7 @@ from .cut_ranges import cut_ranges
 from .fold_reductions import fold_reductions
 from .free_scales import free_scales
 from .merge_axes import merge_axes
+from .select_written import select_written
 from .simplify import simplify
 from .simplify_tensors import simplify_tensors
 
@@ -50,7 +51,7 @@ def to_graph(tensor_graph: TensorGraph, numerics: str = "default") -> Graph:
 
     Raises FusionError and UnsupportedOp for what cannot be one kernel, InternalError where a pass breaks a law.
     """
-    graph = replace(_axes(cut_ranges(simplify_tensors(tensor_graph))), numerics=numerics)
+    graph = replace(_axes(cut_ranges(select_written(simplify_tensors(tensor_graph)))), numerics=numerics)
     verify(graph, "assign_axes")
     for name, run in GRAPH_PASSES:
         graph = verify(run(graph), name)

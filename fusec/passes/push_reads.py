@@ -15,9 +15,9 @@ import sympy
 from ..ir.scalar import Lit
 from ..ir.tensor import (
     Contract, Expand, Fill, Gather, Input, Iota, Join, Map, Permute, Reduce, Reshape, Shape, Slice, TensorGraph, TensorNode,
-    TensorOp, Update,
+    Update,
 )
-from .simplify_tensors import operand_names
+from .make_nodes import Maker
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ def at(part: Part, dim: int) -> Part:
     return replace(part, dim=dim)
 
 
-class Pusher:
+class Pusher(Maker):
     """Makes nodes for parts of values. `asked`: every (value, dim) that a Range was taken of, with the ranges."""
 
     def __init__(self, graph: TensorGraph) -> None:
-        self.table = graph.table
+        super().__init__(graph)
         self.made: dict[tuple[str, Part], str | None] = {}
         self.asked: dict[tuple[str, int], set[tuple[int, int]]] = {}
 
@@ -70,24 +70,6 @@ class Pusher:
         if (name, part) not in self.made:
             self.made[name, part] = self._make(self.table[name], part)
         return self.made[name, part]
-
-    def add(self, like: TensorNode, op: TensorOp, shape: Shape, dtype: str | None = None) -> str:
-        name = f"{like.name}__p{len(self.table)}"
-        self.table[name] = TensorNode(name, op, shape, dtype or like.dtype, like.loc, like.source)
-        return name
-
-    def ordered(self, graph: TensorGraph) -> TensorGraph:
-        """The graph with the made nodes, each before its readers."""
-        done: dict[str, TensorNode] = {}
-
-        def visit(name: str) -> None:
-            if name not in done:
-                for operand in operand_names(self.table[name].op):
-                    visit(operand)
-                done[name] = self.table[name]
-        for name in list(self.table):
-            visit(name)
-        return replace(graph, nodes=tuple(done.values()))
 
     # ---- by op ------------------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ Slices of joins go to the parts they cover, joins of joins are one join, a read 
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..ir.tensor import (
@@ -36,6 +37,22 @@ def operand_names(op: TensorOp) -> list[str]:
     if isinstance(op, Gather):
         return [v for v in (op.arg, op.index, op.where) if v is not None]
     return [op.arg] if isinstance(op, (Permute, Reshape, Expand, Slice)) else []
+
+
+def renamed(op: TensorOp, name: Callable[[str], str]) -> TensorOp:
+    """The op with the values it reads under other names."""
+    if isinstance(op, Map):
+        return replace(op, args=tuple(name(a) if isinstance(a, str) else a for a in op.args))
+    if isinstance(op, (Reduce, Contract)):
+        return replace(op, args=tuple(map(name, op.args)))
+    if isinstance(op, Join):
+        return replace(op, parts=tuple(map(name, op.parts)))
+    if isinstance(op, Gather):
+        return replace(op, arg=name(op.arg), index=name(op.index), where=op.where and name(op.where))
+    if isinstance(op, Update):
+        return replace(op, target=name(op.target), value=name(op.value), index=op.index and name(op.index),
+                       where=op.where and name(op.where))
+    return replace(op, arg=name(op.arg)) if isinstance(op, (Permute, Reshape, Expand, Slice)) else op
 
 
 def drop_dead(graph: TensorGraph) -> TensorGraph:
@@ -85,18 +102,7 @@ class _Rewriter:
         return found if found is not None else self._add(node)
 
     def _renamed(self, op: TensorOp) -> TensorOp:
-        if isinstance(op, Map):
-            return replace(op, args=tuple(self.name(a) if isinstance(a, str) else a for a in op.args))
-        if isinstance(op, (Reduce, Contract)):
-            return replace(op, args=tuple(map(self.name, op.args)))
-        if isinstance(op, Join):
-            return replace(op, parts=tuple(map(self.name, op.parts)))
-        if isinstance(op, Gather):
-            return replace(op, arg=self.name(op.arg), index=self.name(op.index), where=op.where and self.name(op.where))
-        if isinstance(op, Update):
-            return replace(op, target=self.name(op.target), value=self.name(op.value), index=op.index and self.name(op.index),
-                           where=op.where and self.name(op.where))
-        return replace(op, arg=self.name(op.arg)) if isinstance(op, (Permute, Reshape, Expand, Slice)) else op
+        return renamed(op, self.name)
 
     # ---- rules: each gives the name of a value that equals the node, or None ----------------------------------------------------
 

@@ -1,0 +1,191 @@
+"""Where an index stands: coordinates along the pieces of a dim, and which value a coordinate really is.
+
+An index into dims viewed as one, i · n + j, has the digits i and j. All on the tensor graph, before dims have names.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+import sympy
+
+from ..ir.dtype import INTS
+from ..ir.scalar import Lit
+from ..ir.tensor import Expand, Map, Permute, Reshape, Shape, Size, TensorNode
+from .atoms import Size as Extent
+from .atoms import quotient
+from .make_nodes import Maker
+
+Term = tuple[Union[str, None], Extent]
+"""(value, stride): one summand of an index; without a value the stride itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """The value that an index repeats: `dims` says for each of the value's dims which dim of the index runs along it."""
+
+    value: str
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The common pieces of two shapes of the same elements, outermost first; per piece the dim of each shape that it belongs to."""
+
+    extents: tuple[Extent, ...]
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+
+
+def pieces(first: Shape, second: Shape) -> Pieces | None:
+    """The coarsest pieces that both shapes are made of, unit dims left out; None where the sizes do not nest."""
+    found: list[tuple[Extent, int, int]] = []
+    left = [(n, d) for d, n in enumerate(first) if n != 1]
+    right = [(n, d) for d, n in enumerate(second) if n != 1]
+    while left and right:
+        (a, d), (b, e) = left.pop(), right.pop()
+        if a == b:
+            found.append((a, d, e))
+        elif (q := quotient(a, b)) is not None:
+            found.append((b, d, e))
+            left.append((q, d))
+        elif (q := quotient(b, a)) is not None:
+            found.append((a, d, e))
+            right.append((q, e))
+        else:
+            return None
+    if left or right:
+        return None
+    found.reverse()
+    return Pieces(tuple(n for n, _, _ in found), tuple(d for _, d, _ in found), tuple(e for _, _, e in found))
+
+
+def refined(common: Pieces, shape: Shape) -> Pieces:
+    """The pieces cut where a third shape of the same elements has its dims too; the same where those do not nest."""
+    finer = pieces(common.extents, shape)
+    if finer is None:
+        return common
+    return Pieces(finer.extents, tuple(common.first[i] for i in finer.first), tuple(common.second[i] for i in finer.first))
+
+
+def terms(maker: Maker, value: str, stride: Extent = 1) -> list[Term]:
+    """An index as a sum of products with sizes."""
+    op = maker.table[value].op
+    if isinstance(op, Expand):
+        return terms(maker, op.arg, stride)
+    if isinstance(op, Reshape) and (dims := _kept_dims(maker.shape(op.arg), maker.shape(value))) is not None:
+        return [(v if v is None else _moved(maker, v, dims, len(maker.shape(value))), s) for v, s in terms(maker, op.arg, stride)]
+    if not isinstance(op, Map) or op.fn not in ("add", "mul") or len(op.args) != 2:
+        return [(value, stride)]
+    numbers = [_number(maker, a) for a in op.args]
+    if op.fn == "mul":
+        if (numbers[0] is None) == (numbers[1] is None):
+            return [(value, stride)]
+        factor, inner = (numbers[0], op.args[1]) if numbers[1] is None else (numbers[1], op.args[0])
+        assert factor is not None and isinstance(inner, str)
+        return terms(maker, inner, _times(factor, stride))
+    if any(isinstance(n, int) and n < 0 for n in numbers):
+        return [(value, stride)]
+    out: list[Term] = []
+    for a, n in zip(op.args, numbers):
+        out += [(None, _times(n, stride))] if n is not None else terms(maker, str(a), stride)
+    return out
+
+
+def _kept_dims(before: Shape, after: Shape) -> dict[int, int] | None:
+    """Where the dims of a value stand in a reshape that only adds and drops unit dims, counted from the end; None in others."""
+    old, new = ([d - len(s) for d, n in enumerate(s) if n != 1] for s in (before, after))
+    same = [before[d] for d in old] == [after[d] for d in new]
+    return dict(zip(old, new)) if same else None
+
+
+def _moved(maker: Maker, value: str, dims: dict[int, int], rank: int) -> str:
+    """A summand of the index before the reshape as one of the index after it."""
+    shape = maker.shape(value)
+    long = [d for d, n in enumerate(shape) if n != 1]
+    flat = maker.reshape(value, tuple(shape[d] for d in long))
+    return maker.placed(flat, [rank + dims[d - len(shape)] for d in long], rank)
+
+
+def _number(maker: Maker, operand: object) -> Extent | None:
+    if isinstance(operand, Lit):
+        return int(operand.value)
+    if isinstance(operand, Size):
+        argument = next(a for a in maker.graph.arguments if a.name == operand.tensor)
+        extent: Extent = argument.shape[operand.dim]
+        return extent
+    return None
+
+
+def _times(a: Extent, b: Extent) -> Extent:
+    product = sympy.sympify(a) * sympy.sympify(b)
+    return int(product) if product.is_Integer else product
+
+
+def digits(maker: Maker, index: str, extents: tuple[Extent, ...]) -> list[str] | None:
+    """One index value per piece of a dim, all broadcasting to the index; None where its strides do not fit the pieces."""
+    if len(extents) == 1:
+        return [index]
+    strides: list[Extent] = [1]
+    for extent in reversed(extents[1:]):
+        strides.insert(0, _times(strides[0], extent))
+    shares: list[list[Term]] = [[] for _ in extents]
+    for value, stride in terms(maker, index):
+        place = next((i for i, s in enumerate(strides) if isinstance(quotient(stride, s), int)), None)
+        if place is None:
+            return None
+        step = quotient(stride, strides[place])
+        assert step is not None
+        shares[place].append((value, step))
+    if sum(map(len, shares)) < 2 or any(not isinstance(n, int) and n > 1 for share in shares for _, n in share):
+        return None
+    return [_sum(maker, maker.table[index], share) for share in shares]
+
+
+def _sum(maker: Maker, like: TensorNode, share: list[Term]) -> str:
+    total: str | None = None
+    constant = sum(int(step) for value, step in share if value is None)
+    for value, step in share:
+        if value is None:
+            continue
+        term = value if step == 1 else maker.map(like, "mul", (value, Lit(int(step))), "i64")
+        total = term if total is None else maker.map(like, "add", (total, term), "i64")
+    if total is None:
+        return maker.map(like, "identity", (Lit(constant),), "i64")
+    return total if constant == 0 else maker.map(like, "add", (total, Lit(constant)), "i64")
+
+
+def core(maker: Maker, index: str) -> Core:
+    """The value behind repeats, unit dims, integer casts and the wrap of negative values, with the index's dims it runs along."""
+    shape = maker.shape(index)
+    return _core(maker, index, tuple(d for d, n in enumerate(shape) if n != 1))
+
+
+def _core(maker: Maker, name: str, places: tuple[int, ...]) -> Core:
+    """`places`: for each dim of `name` that is not a unit dim the dim of the index that it is."""
+    node = maker.table[name]
+    op, own = node.op, tuple(d for d, n in enumerate(node.shape) if n != 1)
+    if isinstance(op, Map) and (below := _same_number(maker, node, op)) is not None:
+        lead = len(node.shape) - len(maker.shape(below))
+        kept = {d + lead for d, n in enumerate(maker.shape(below)) if n != 1}
+        return _core(maker, below, tuple(p for d, p in zip(own, places) if d in kept))
+    if isinstance(op, Expand):
+        lead = len(node.shape) - len(maker.shape(op.arg))
+        kept = {d + lead for d, n in enumerate(maker.shape(op.arg)) if n != 1}
+        return _core(maker, op.arg, tuple(p for d, p in zip(own, places) if d in kept))
+    if isinstance(op, Reshape) and [n for n in maker.shape(op.arg) if n != 1] == [n for n in node.shape if n != 1]:
+        return _core(maker, op.arg, places)
+    if isinstance(op, Permute):
+        by_source = {op.order[d]: p for d, p in zip(own, places)}
+        return _core(maker, op.arg, tuple(by_source[d] for d in sorted(by_source)))
+    return Core(name, places)
+
+
+def _same_number(maker: Maker, node: TensorNode, op: Map) -> str | None:
+    """The operand that a Map of integers passes on: a cast, or i of select(i < 0, i + n, i) (an index counts in one way only)."""
+    if op.fn == "identity" and isinstance(op.args[0], str) and maker.table[op.args[0]].dtype in INTS and node.dtype in INTS:
+        return op.args[0]
+    if op.fn != "select" or not isinstance(op.args[0], str) or not isinstance(op.args[2], str):
+        return None
+    test = maker.table[op.args[0]].op
+    return op.args[2] if isinstance(test, Map) and test.fn == "lt" and test.args == (op.args[2], Lit(0)) else None

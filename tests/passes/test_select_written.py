@@ -1,0 +1,99 @@
+"""Reads of what was just written in part, and picks from computed values: one kernel each that does what eager does, or a refusal."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fusec.capture import capture
+from fusec.errors import FusionError
+from fusec.ir.interpret_kernel import run_kernel
+from fusec.ir.reference import TORCH_DTYPE
+from fusec.passes.back import to_kernel
+from fusec.passes.front import to_graph
+
+from .test_steps_as_kernels import close, own_memory, tensors_of
+
+Example = dict[str, torch.Tensor]
+n = torch.randn
+
+
+def pages(rows: int, width: int) -> Example:
+    return dict(idx=torch.randperm(9)[:rows], pos=torch.randint(0, width, (rows,)))
+
+
+def append_and_attend(cache, query, key, idx, pos):
+    cache[idx, :, pos] = key
+    keys = cache[idx]
+    live = torch.arange(6) <= pos[:, None]
+    weight = torch.einsum("rhd,rhsd->rhs", query, keys).masked_fill(~live[:, None], float("-inf")).softmax(-1)
+    return torch.einsum("rhs,rhsd->rhd", weight, keys)
+
+
+def ring(ring, x, pos, weight):
+    rows = ring.shape[0]
+    ring[torch.arange(rows), pos] = x
+    order = (pos[:, None] + torch.arange(-3, 1)) % 5
+    taps = ring.gather(1, order[:, :, None].expand(-1, -1, 4))
+    return (taps * weight).sum(1), ring.mean(1), (ring.transpose(1, 2) * 2).sum(-1)
+
+
+def swapped(state):
+    state[:, [0, 2]] = state[:, [2, 0]]
+    return state.sum(-1)
+
+
+def one_hot(i, x):
+    return x * torch.zeros(i.shape[0], 5).scatter_(1, i[:, None], 1.0)
+
+
+def read_of_a_written_slot(pool, new, idx, pos):
+    pool[idx] = new.tanh()
+    return pool[idx, pos]
+
+
+def picks(x, i):
+    chosen = x.log_softmax(-1).gather(1, i)
+    return chosen, x.tanh()[torch.arange(x.shape[0]), i[:, 0]], (x > 0).gather(1, i)
+
+
+STEPS: dict[str, tuple[Callable[..., Any], Callable[[int], Example]]] = {
+    "append_and_attend": (append_and_attend, lambda r: dict(cache=n(9, 2, 6, 4), query=n(r, 2, 4), key=n(r, 2, 4), **pages(r, 6))),
+    "ring": (ring, lambda r: dict(ring=n(r, 5, 4), x=n(r, 4), pos=torch.randint(0, 5, (r,)), weight=n(4, 4))),
+    "swapped": (swapped, lambda r: dict(state=n(r, 5, 4))),
+    "one_hot": (one_hot, lambda r: dict(i=torch.randint(0, 5, (r,)), x=n(r, 5))),
+    "read_of_a_written_slot": (read_of_a_written_slot, lambda r: dict(pool=n(9, 6, 4), new=n(r, 6, 4), **pages(r, 6))),
+    "picks": (picks, lambda r: dict(x=torch.where(n(r, 6) > 1, -0.0, n(r, 6)), i=torch.randint(0, 6, (r, 2)))),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_step_as_a_kernel(name: str) -> None:
+    fn, make = STEPS[name]
+    torch.manual_seed(2)
+    example = make(4)
+    graph = to_graph(capture(fn, {k: own_memory(v) for k, v in example.items()}))
+    _, spec = to_kernel(graph, "sm_90a")
+    ours, theirs = ({k: own_memory(v) for k, v in example.items()} for _ in range(2))
+    want = list(tensors_of(fn(**theirs)))
+    for fresh, like in zip(graph.fresh, want, strict=True):
+        ours[fresh.name] = torch.full(like.shape, 1 if like.dtype == torch.bool else 77).to(TORCH_DTYPE[fresh.dtype])
+    run_kernel(spec, ours)
+    for fresh, like in zip(graph.fresh, want, strict=True):
+        close(ours[fresh.name], like)
+    for k in example:
+        close(ours[k], theirs[k])
+
+
+def other_rows(bank, rows, which, x):
+    bank[rows, which] = x
+    return bank.sum(1) + x[:, 0, None]
+
+
+def test_a_read_of_what_other_rows_write_is_refused_at_the_read() -> None:
+    example = dict(bank=n(3, 5, 4), rows=torch.tensor([2, 0, 1]), which=torch.tensor([1, 1, 3]), x=n(3, 4))
+    with pytest.raises(FusionError, match="this reads bank, which was just updated .at other_rows.1.") as caught:
+        to_graph(capture(other_rows, example))
+    assert "return bank.sum(1)" in str(caught.value)
