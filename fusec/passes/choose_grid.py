@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..errors import FusionError, Loc
 from ..ir.axis import Axis
 from ..ir.dtype import BYTES
-from ..ir.graph import Digit, DimIndex, Graph, Index, Load, Node, Reduce, Ref, Store, operands
+from ..ir.graph import DimIndex, Graph, Index, Load, Map, Node, Reduce, Ref, Store, operands
 from ..ir.overlap import apart
 
 SMALL_BLOCK = 2048  # Elements: below this a block takes parallel axes back from the grid.
@@ -83,9 +83,33 @@ def _culprit(graph: Graph, axis: str) -> Loc | None:
     return next((n.loc for n in graph.nodes if isinstance(n.op, Store) and all(a.name != axis for a in n.axes)), None)
 
 
-def _signature(index: tuple[DimIndex, ...], free: frozenset[str]) -> tuple[frozenset[Digit], ...]:
-    """Per dim, what of the coordinate depends on the block: grid axes and index values."""
-    return tuple(frozenset(d for d in dim if isinstance(d.source, Ref) or d.source.axis in free) for dim in index)
+def _signature(graph: Graph, index: tuple[DimIndex, ...], free: frozenset[str]) -> tuple[frozenset[tuple[str, int]], ...]:
+    """Per dim, what of the coordinate depends on the block: grid axes and the slots that index values name."""
+    out: list[frozenset[tuple[str, int]]] = []
+    for dim in index:
+        found: set[tuple[str, int]] = set()
+        for digit in dim:
+            if isinstance(digit.source, Ref):
+                found.add((_slots(graph, digit.source.value, free) or f"{digit.source}", digit.step))
+            elif digit.source.axis in free:
+                found.add((f"{digit.source}", digit.step))
+        out.append(frozenset(found))
+    return tuple(out)
+
+
+def _slots(graph: Graph, value: str, free: frozenset[str]) -> str | None:
+    """The table that an index value is an entry of, by rows of the grid; None where it is of none, or of several.
+
+    Distinct live rows have distinct slots (C10), so entries of two rows never meet, whichever columns they stand in.
+    """
+    node = graph.table[value]
+    if isinstance(node.op, Load):
+        rows = {d.source.axis for dim in node.op.index for d in dim if isinstance(d.source, Index)} & free
+        return f"{node.op.tensor} by {sorted(map(str, rows))}" if rows else None
+    if isinstance(node.op, Map):  # A negative index wrapped by the size of the pool.
+        found = {_slots(graph, r.value, free) for r in operands(node.op)}
+        return found.pop() if len(found) == 1 else None
+    return None
 
 
 def _unnamed(graph: Graph, first: tuple[DimIndex, ...], second: tuple[DimIndex, ...], free: frozenset[str]) -> frozenset[str]:
@@ -94,9 +118,10 @@ def _unnamed(graph: Graph, first: tuple[DimIndex, ...], second: tuple[DimIndex, 
     An index value names the axes it varies over: distinct live rows have distinct slots (C10).
     """
     named: set[str] = set()
-    for one, other in zip(_signature(first, free), _signature(second, free), strict=True):
+    signatures = zip(_signature(graph, first, free), _signature(graph, second, free), first, strict=True)
+    for one, other, dim in signatures:
         if one == other:
-            for digit in one:
+            for digit in dim:
                 value = digit.source
                 named |= {a.name for a in graph.table[value.value].axes} if isinstance(value, Ref) else {str(value.axis)}
     return free - named

@@ -343,3 +343,16 @@ def two_indices(x, lens, pages, page, entry):
     last = x[torch.arange(x.shape[0]), lens - 1]
     pages[page, entry] = pages[page, entry] + last
     return last.sigmoid()
+
+
+@step(lambda r: dict(k=n(r, 2, 3, 5), v=n(r, 2, 3, 7), g=n(r, 2, 3), table=slots(3 * r, 3 * r + 2).view(r, 3),
+                     taken=torch.randint(0, 3, (r,)), pool=n(3 * r + 2, 2, 5, 7)))
+def speculative_tokens(k, v, g, table, taken, pool):
+    """The state after the last accepted token is read from one of a row's slots, the states of all tokens go to all of them."""
+    h = pool[table.gather(1, taken[:, None]).squeeze(1)]
+    outs = []
+    for t in range(3):
+        h = h * g[:, :, t, None, None].sigmoid() + k[:, :, t, :, None] * v[:, :, t, None, :]
+        pool[table[:, t]] = h
+        outs.append(h.sum(2))
+    return torch.stack(outs, 2)
