@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from .capture import annotations, examples
 from .capture.trace import capturing
 from .compiler import Progress, graph_stages, kernels, quiet
-from .errors import ArgumentError, CaptureError, FusecError
+from .errors import ArgumentError, CaptureError, FusecError, FusionError
 from .ir.graph import Graph
 from .options import EXAMPLE_ROWS, archs, numerics_option
 from .passes.pipeline import Stages
@@ -19,19 +20,21 @@ from .runtime import contract, launch
 from .runtime.artifact import Announce, Artifact, Dispatcher, Kernel, device_arch
 from .runtime.worker import start_builder
 
-Example = Callable[..., Mapping[str, Any]]
+Example = Callable[..., Mapping[str, Any]] | Mapping[str, Any]
 Arch = str | Iterable[str] | None
 EXAMPLE_SEED = 1
 """What examples are drawn from: each call of `inputs` gives the same values, and leaves the caller's generator as it was."""
 
 
-def compile(fn: Callable[..., Any], example_inputs: Mapping[str, Any] | Sequence[Any], dynamic_shapes: Any = None,
-            arch: Arch = None, numerics: str = "default", *, progress: Progress = quiet) -> Artifact:
+def compile(fn: Callable[..., Any], example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, dynamic_shapes: Any = None,
+            arch: Arch = None, numerics: str = "default", *, static: Mapping[str, Any] | None = None,
+            progress: Progress = quiet) -> Artifact:
     """Compile a plain PyTorch function into an artifact that is callable on CUDA tensors.
 
     example_inputs: a dict by parameter name, or a tuple in their order; only dtypes, shapes and strides matter, and what is no
-    tensor is a constant. dynamic_shapes: as torch.export takes it; None finds the axes that vary (rows, pools). arch: one or
-    several ("sm_90a", ["sm_90a", "sm_100a"]); None is the present device's, a TargetError without one. numerics: "default" or
+    tensor is a constant. None: the shapes that the function's annotations declare. dynamic_shapes: as torch.export takes it; None
+    finds the axes that vary (rows, pools). static: sizes of declared axes by name, the others are known at the call only. arch: one
+    or several ("sm_90a", ["sm_90a", "sm_100a"]); None is the present device's, a TargetError without one. numerics: "default" or
     "strict" (no contraction, no folding, no approximation).
 
     Raises UnsupportedOp, CaptureError, FusionError or ResourceError with file, line and remedy where it cannot be one kernel.
@@ -39,7 +42,11 @@ def compile(fn: Callable[..., Any], example_inputs: Mapping[str, Any] | Sequence
     wanted = archs(arch) if arch is not None else (device_arch(torch.device("cuda")),)
     start_builder()
     fn = fn.reference if isinstance(fn, Fused) else fn
+    if example_inputs is None:
+        example_inputs, static = examples.without_values(declared_layouts(fn, EXAMPLE_ROWS, static or {})), static or {}
     example = bind_example(fn, example_inputs)
+    if dynamic_shapes is None and static is not None:
+        dynamic_shapes = annotations.free_names(annotations.declared(fn), static)
     progress(f"{getattr(fn, '__name__', 'function')}: capturing")
     stages = capture_graph(fn, example, dynamic_shapes, numerics)
     return make_artifact(fn, stages, example, dynamic_shapes, kernels(stages, wanted, progress=progress), wanted)
@@ -49,8 +56,23 @@ def capture_graph(fn: Callable[..., Any], example: Mapping[str, Any], dynamic_sh
                   numerics: str = "default") -> Stages:
     """The function's graph over named axes: what every architecture and variant shares."""
     from .capture import capture
-    with torch.no_grad():
-        return graph_stages(capture(fn, dict(example), dynamic_shapes), numerics_option(numerics))
+    try:
+        with torch.no_grad():
+            return graph_stages(capture(fn, dict(example), dynamic_shapes), numerics_option(numerics))
+    except (CaptureError, FusionError) as error:
+        if not isinstance(dynamic_shapes, annotations.FreeNames) or not dynamic_shapes.names:
+            raise
+        free = ", ".join(sorted(dynamic_shapes.names))
+        hint = f"the sizes of {free} are free here: static= or -D fixes one" + (f"; {error.hint}" if error.hint else "")
+        raise type(error)(error.message, error.loc, hint) from error
+
+
+def declared_layouts(fn: Callable[..., Any], rows: int, given: Mapping[str, Any]) -> examples.Layouts:
+    """What a function's annotations say of its arguments. Raises FusecError where they declare no shape."""
+    if not annotations.declared(fn):
+        raise FusecError(f"{getattr(fn, '__name__', fn)} has no example inputs, and its annotations declare no shapes",
+                         hint='give example inputs, or annotate the arguments: x: BFloat16[Tensor, "rows H*D"]')
+    return examples.layouts(fn, rows, given)
 
 
 def bind_example(fn: Callable[..., Any], inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
@@ -126,10 +148,15 @@ class Fused(Dispatcher):
     Calls with other dtypes, static sizes or constants than before are compiled anew, each into an artifact of its own.
     """
 
-    def __init__(self, fn: Callable[..., Any], example: Example | None, dynamic_shapes: Any, numerics: str) -> None:
+    def __init__(self, fn: Callable[..., Any], example: Example | None, dynamic_shapes: Any, numerics: str,
+                 static: Mapping[str, Any] | None = None) -> None:
         super().__init__(fn, flatten)
         functools.update_wrapper(self, fn)
-        self.example, self.dynamic_shapes, self.numerics = example, dynamic_shapes, numerics_option(numerics)
+        self.example = None if isinstance(example, Mapping) else example
+        self.defaults = dict(example) if isinstance(example, Mapping) else {}
+        self.static, self.numerics = static, numerics_option(numerics)
+        by_name = dynamic_shapes is None and static is not None
+        self.dynamic_shapes = annotations.free_names(annotations.declared(fn), static or {}) if by_name else dynamic_shapes
         self._artifacts: list[Artifact] = []
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
@@ -152,17 +179,27 @@ class Fused(Dispatcher):
         """Every kernel compiled so far by calls."""
         return tuple(k for a in self._artifacts for k in a.kernels)
 
+    def bound(self, **static: Any) -> "Fused":
+        """The same function with further sizes of declared axes, dtypes of arguments and constants fixed."""
+        return Fused(self.reference, self.example, None, self.numerics, {**self.defaults, **(self.static or {}), **static})
+
+    @property
+    def has_example(self) -> bool:
+        """Whether it can be compiled as it stands: it has example inputs, or its annotations declare shapes."""
+        return self.example is not None or bool(annotations.declared(self.reference))
+
     def sizes(self) -> tuple[str, ...]:
-        """The names of the example's sizes; "**" where it takes any."""
-        found = list(inspect.signature(self.example).parameters.values())[2:] if self.example is not None else []
+        """The names of the example's sizes, or of the declared axes; "**" where it takes any."""
+        if self.example is None:
+            return examples.known(self.reference)
+        found = list(inspect.signature(self.example).parameters.values())[2:]
         return tuple("**" if p.kind is p.VAR_KEYWORD else p.name for p in found)
 
     def inputs(self, rows: int = EXAMPLE_ROWS, device: Any = "cpu", **sizes: Any) -> dict[str, Any]:
-        """The function's example inputs, the same at each call. Raises FusecError where it has none, or knows no such size."""
+        """The function's example inputs, or tensors as its annotations declare them; the same at each call. Raises FusecError where
+        it has none, or knows no such size."""
         if self.example is None:
-            raise FusecError(f"{self.name} has no example inputs",
-                             hint="decorate it with @fusec.fuse(example=make), where make(rows, device, **sizes) returns a dict of "
-                                  "tensors, or call fusec.compile with example inputs")
+            return self._declared_inputs(rows, device, sizes)
         try:
             inspect.signature(self.example).bind(rows, device, **sizes)
         except TypeError as error:
@@ -171,17 +208,42 @@ class Fused(Dispatcher):
             torch.manual_seed(EXAMPLE_SEED)
             return bind_example(self.reference, self.example(rows, device, **sizes))
 
+    def _layouts(self, rows: int, sizes: Mapping[str, Any]) -> examples.Layouts:
+        if not self.has_example:
+            raise FusecError(f"{self.name} has no example inputs",
+                             hint="decorate it with @fusec.fuse(example=make), where make(rows, device, **sizes) returns a dict of "
+                                  "tensors, declare shapes by annotations, or call fusec.compile with example inputs")
+        return declared_layouts(self.reference, rows, {**self.defaults, **(self.static or {}), **sizes})
+
+    def _declared_inputs(self, rows: int, device: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """Values for declared shapes; an index stays below the size of what it picks from, which the captured graph says."""
+        from .checker.facts import facts
+        made = self._layouts(rows, sizes)
+        stand_in = bind_example(self.reference, examples.without_values(made))
+        known = facts(capture_graph(self.reference, stand_in, made.free).need("graph"))
+        limits = {n: known.capacity(n, stand_in) for n in known.indices if n in made.tensors}
+        with torch.random.fork_rng([device] if torch.device(device).type == "cuda" else []):
+            torch.manual_seed(EXAMPLE_SEED)
+            return bind_example(self.reference, examples.with_values(made, device, limits))
+
+    def capture_inputs(self, rows: int = EXAMPLE_ROWS, **sizes: Any) -> tuple[dict[str, Any], Any]:
+        """(arguments to capture from, dynamic_shapes) for the given sizes; tensors as declared have no memory."""
+        if self.example is not None:
+            return self.inputs(rows, **sizes), self.dynamic_shapes
+        made = self._layouts(rows, sizes)
+        return bind_example(self.reference, examples.without_values(made)), made.free
+
     def compile(self, arch: Arch = None, rows: int = EXAMPLE_ROWS, *, numerics: str | None = None, progress: Progress = quiet,
                 **sizes: Any) -> Artifact:
         """An artifact for the example inputs of the given sizes; arch as for fusec.compile."""
-        return compile(self.reference, self.inputs(rows, **sizes), self.dynamic_shapes, arch, numerics or self.numerics,
-                       progress=progress)
+        example, dynamic_shapes = self.capture_inputs(rows, **sizes)
+        return compile(self.reference, example, dynamic_shapes, arch, numerics or self.numerics, progress=progress)
 
     def _plan(self, named: dict[str, torch.Tensor], tree: Any, out: Any) -> launch.Plan:
         if self.device_type == "cuda" and not torch.cuda.is_available():
             device_arch(torch.device("cuda"))
-        if not self._artifacts and self.example is not None:
-            self._capture(self.inputs())
+        if not self._artifacts and (self.example is not None or self.defaults):
+            self._capture(*self.capture_inputs())
         for artifact in self._artifacts:
             try:
                 artifact.check_call(named, tree)
@@ -192,9 +254,10 @@ class Fused(Dispatcher):
         contract.check_devices(named, self.device_type)
         return self._capture_call(named, tree)._plan(named, tree, out)
 
-    def _capture(self, example: Mapping[str, Any]) -> Artifact:
-        stages = capture_graph(self.reference, example, self.dynamic_shapes, self.numerics)
-        self._artifacts.append(make_artifact(self.reference, stages, example, self.dynamic_shapes, (), None))
+    def _capture(self, example: Mapping[str, Any], dynamic_shapes: Any = None) -> Artifact:
+        dynamic = self.dynamic_shapes if dynamic_shapes is None else dynamic_shapes
+        stages = capture_graph(self.reference, example, dynamic, self.numerics)
+        self._artifacts.append(make_artifact(self.reference, stages, example, dynamic, (), None))
         return self._artifacts[-1]
 
     def _capture_call(self, named: Mapping[str, torch.Tensor], tree: Any) -> Artifact:
@@ -217,17 +280,19 @@ class Fused(Dispatcher):
 
 
 def fuse(fn: Callable[..., Any] | None = None, *, example: Example | None = None, dynamic_shapes: Any = None,
-         numerics: str = "default") -> Any:
+         numerics: str = "default", static: Mapping[str, Any] | None = None) -> Any:
     """Decorate a plain PyTorch function of one step: `@fusec.fuse` or `@fusec.fuse(example=make)`.
 
     make(rows, device, **sizes) returns a dict of example tensors by parameter name; compile, check and bench use it, and the sizes
-    it names can be set from the command line. Without it the first call's tensors are the example. Returns a Fused.
+    it names can be set from the command line. Instead of it annotations may declare the shapes, x: BFloat16[Tensor, "rows H*D"]:
+    then example=dict(H=12, D=128) gives sizes to compile and check with, static=dict(H=12) fixes some for every call, and axes
+    without a size are known at the call only. Without either the first call's tensors are the example. Returns a Fused.
     """
     if fn is None:
-        return functools.partial(fuse, example=example, dynamic_shapes=dynamic_shapes, numerics=numerics)
+        return functools.partial(fuse, example=example, dynamic_shapes=dynamic_shapes, numerics=numerics, static=static)
     if isinstance(fn, Fused) or not callable(fn) or isinstance(fn, type):
         raise FusecError(f"fuse: expected a function, found {fn!r}")
-    return Fused(fn, example, dynamic_shapes, numerics)
+    return Fused(fn, example, dynamic_shapes, numerics, static)
 
 
 def check(subject: Any, inputs: Any, example_inputs: Any = None, level: str = "graph", **options: Any) -> Any:

@@ -137,7 +137,8 @@ class Chosen:
         from .api import capture_graph
         from .passes import pipeline
         progress(f"{self.name}: capturing")
-        captured = capture_graph(self.fused.reference, self.inputs(), self.fused.dynamic_shapes, self.fused.numerics)
+        example, dynamic_shapes = self.fused.capture_inputs(self.rows, **self.sizes)
+        captured = capture_graph(self.fused.reference, example, dynamic_shapes, self.fused.numerics)
         progress(f"{self.name}: planning for {arch}")
         return pipeline.compile(captured.for_arch(arch), arch, until=until)
 
@@ -217,7 +218,7 @@ def compile_(request: Request, arch: str, as_json: bool) -> int:
     found, remarks, refused = [], [], list[FusecError]()
     with working() as progress:
         every = request.functions(progress, builds=True)
-        ready = [f for f in every if f.fused.example is not None or len(every) == 1]
+        ready = [f for f in every if f.fused.has_example or len(every) == 1]
         remarks += [f"{f.name}: left out, it has no example inputs" for f in every if f not in ready]
         for chosen in ready:
             try:

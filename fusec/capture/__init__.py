@@ -1,6 +1,6 @@
 """PyTorch function → tensor graph."""
 
-from .export import capture
+from .declare import capture
 from .ops import supported
 from .trace import capturing
 

@@ -16,6 +16,7 @@ import torch
 
 from ..errors import CaptureError, Loc
 from ..ir.tensor import TensorGraph
+from .annotations import Factors, FreeNames
 from . import bind, one_row, rows, unread
 from .importer import Importer
 from .locate import of_function
@@ -41,14 +42,18 @@ class Free:
 
 
 def capture(
-    fn: Callable[..., Any], example: Mapping[str, Any], dynamic_shapes: Any = None, static: Mapping[str, Any] | None = None
+    fn: Callable[..., Any],
+    example: Mapping[str, Any],
+    dynamic_shapes: Any = None,
+    static: Mapping[str, Any] | None = None,
+    factors: Factors | None = None,
 ) -> TensorGraph:
     """The tensor graph of fn.
 
     example: argument names to tensors (of any device; their values are not looked at), containers of tensors, or constants;
     `static` gives further constants. dynamic_shapes: as torch.export takes it; None lets the use of the dims decide which are the
-    rows, and any marked dim makes its whole class dynamic. Tensors in containers become arguments of their own (`states[1]` is
-    `states_1`).
+    rows, and any marked dim makes its whole class dynamic; FreeNames says which axes of declared shapes are dynamic. factors: what
+    dims are declared as. Tensors in containers become arguments of their own (`states[1]` is `states_1`).
 
     Raises CaptureError for what cannot be captured and UnsupportedOp for an op that fusec does not know, with the line.
     """
@@ -66,8 +71,9 @@ def capture(
         raise CaptureError(
             "the function returns nothing and writes to none of its arguments", loc, "return a tensor, or write in place"
         )
-    marks = None if dynamic_shapes is None else bind.flat_shapes(call, dynamic_shapes)
-    free = step.with_unread(choose_free(probe, marks, examples, loc), unread.unread(probe))
+    by_name = dynamic_shapes is None or isinstance(dynamic_shapes, FreeNames)
+    marks = dynamic_shapes if by_name else bind.flat_shapes(call, dynamic_shapes)
+    free = step.with_unread(choose_free(probe, marks, examples, loc, factors), unread.unread(probe))
     if not free.extents:
         return step.imported(traced, free)
     program = step.program(_two_or_more(examples, free), free)
@@ -131,17 +137,25 @@ def _name(fn: Any) -> str:
 # ---- which dims are free ------------------------------------------------------------------------------------------------------
 
 
-def choose_free(probe: TensorGraph, dynamic_shapes: Mapping[str, Any] | None, examples: Mapping[str, Like], loc: Loc) -> Free:
-    """The free dims by class: those that are only picked from, and the rows (by the rule, or as marked)."""
+def choose_free(
+    probe: TensorGraph, dynamic_shapes: Any, examples: Mapping[str, Like], loc: Loc, factors: Factors | None = None
+) -> Free:
+    """The free dims by class: those that are only picked from, and the rows (by the rule, as marked, or as named)."""
     c = rows.classes(probe)
+    called = rows.called(c, factors or {})
     if dynamic_shapes is None:
-        root = rows.choose(c, loc)
+        root = _rule(c, called, loc)
         wanted = [root] if root is not None else []
+    elif isinstance(dynamic_shapes, FreeNames):
+        named = [r for r, name in called.items() if name in dynamic_shapes.names]
+        root = _main(c, named, loc)
+        pools = rows.indexed_only(c, root)
+        wanted = [r for r in named if r == root or r not in pools]
     else:
         wanted = _marked(c, dynamic_shapes, loc)
         root = _main(c, wanted, loc)
     picked = [r for r in rows.indexed_only(c, root) if r not in wanted]
-    names = _symbols(c, root, wanted + picked)
+    names = _symbols(c, root, wanted + picked, called)
     extents: dict[tuple[str, int], sympy.Expr] = {}
     for a in probe.arguments:
         for d in range(len(a.shape)):
@@ -173,15 +187,26 @@ def _symbol(name: str, taken: set[str]) -> sympy.Symbol:
     return sympy.Symbol(name, integer=True, positive=True)
 
 
-def _symbols(c: rows.Classes, root: int | None, wanted: Sequence[int]) -> dict[int, sympy.Symbol]:
-    """`rows` for the rows' class, `argument_dim` of its first member for any other."""
+def _rule(c: rows.Classes, called: Mapping[int, str], loc: Loc) -> int | None:
+    """The rows by how they are used; among several candidates what is declared as `rows`."""
+    try:
+        return rows.choose(c, loc)
+    except CaptureError:
+        named = [r for r, name in called.items() if name == "rows"]
+        if len(named) != 1:
+            raise
+        return named[0]
+
+
+def _symbols(c: rows.Classes, root: int | None, wanted: Sequence[int], called: Mapping[int, str]) -> dict[int, sympy.Symbol]:
+    """What a class is called, else `rows` for the rows' class, `argument_dim` of its first member for any other."""
     names: dict[int, sympy.Symbol] = {}
     for r in wanted:
         members = c.members(r)
         if members:
             first = members[0]
             taken = {str(s) for s in names.values()} | {a.name for a in c.graph.arguments}
-            names[r] = _symbol("rows" if r == root else f"{first[0]}_{first[1]}", taken)
+            names[r] = _symbol(called.get(r, "rows" if r == root else f"{first[0]}_{first[1]}"), taken)
     return names
 
 

@@ -7,7 +7,7 @@ outermost non-unit dim that all outputs share with some argument (outermost in t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import CaptureError, Loc
@@ -15,6 +15,7 @@ from ..ir.scalar import Lit
 from ..ir.tensor import (
     Contract,
     Expand,
+    Factor,
     Gather,
     Input,
     Iota,
@@ -27,6 +28,7 @@ from ..ir.tensor import (
     TensorGraph,
     TensorNode,
     Update,
+    leaf_names,
 )
 from .nodes import operands
 
@@ -234,6 +236,18 @@ def _terms(table: dict[str, TensorNode], value: str, factor: int) -> list[tuple[
     if isinstance(op, Map) and op.fn == "mul" and isinstance(op.args[1], Lit) and isinstance(op.args[0], str):
         return _terms(table, op.args[0], factor * int(op.args[1].value))
     return []
+
+
+def called(c: Classes, factors: Mapping[str, Sequence[Sequence[Factor]]]) -> dict[int, str]:
+    """What the classes are called by the declared dims of arguments; the first that has one says it."""
+    found: dict[int, str] = {}
+    for a in c.graph.arguments:
+        for d, declared in enumerate(factors.get(a.name, ())):
+            leaves = c.leaves(a.name, d)
+            for leaf, name in zip(leaves, leaf_names([c.atoms.extents[x] for x in leaves], declared)):
+                if name:
+                    found.setdefault(leaf, name)
+    return found
 
 
 # ---- the rows' class ----------------------------------------------------------------------------------------------------------

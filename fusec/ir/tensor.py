@@ -6,6 +6,7 @@ casts that eager performs are Maps of `identity` with the new dtype, and every M
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Union
 
@@ -152,6 +153,30 @@ class TensorNode:
     source: str = ""
 
 
+Factor = tuple[str, Union[int, None]]
+"""One factor of a declared dim: its name ('' for a number) and size (None: known at the call only)."""
+
+
+def leaf_names(extents: Sequence[object], factors: Sequence[Factor]) -> list[str]:
+    """A name for each piece that a dim was cut into, outermost first, from the factors it was declared as; '' where none fits.
+
+    [3, 1536] of 3·H·D with H = 12, D = 128 -> ["", "H_D"]
+    """
+    rest = [f for f in factors if f[1] != 1]
+    names = []
+    for extent in extents:
+        taken, product = [rest.pop(0)] if rest else [], 1
+        while taken and isinstance(extent, int):
+            product *= taken[-1][1] or extent + 1
+            if product >= extent or not rest:
+                break
+            taken.append(rest.pop(0))
+        if not taken or product != (extent if isinstance(extent, int) else 1):
+            return [""] * len(extents)
+        names.append("_".join(name for name, _ in taken if name))
+    return names if not rest else [""] * len(extents)
+
+
 @dataclass(frozen=True, slots=True)
 class Argument:
     """A tensor argument of the function.
@@ -159,6 +184,7 @@ class Argument:
     strides: in elements, an int where it is part of the contract and None where it is free (64-bit, read at the call): the stride
     of a dim of dynamic extent is free, that of a unit dim is irrelevant (0), all others are static.
     `indexed`: dims whose extent is dynamic only because an index picks from them (pools).
+    `factors`: per dim what it was declared as (`3*H*D`), () where nothing is declared: names for axes, no part of the meaning.
     """
 
     name: str
@@ -166,6 +192,7 @@ class Argument:
     shape: Shape
     strides: tuple[int | None, ...]
     indexed: tuple[int, ...] = ()
+    factors: tuple[tuple[Factor, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

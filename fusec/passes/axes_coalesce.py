@@ -12,7 +12,7 @@ import sympy
 from ..errors import UnsupportedOp
 from ..ir.axis import Axis
 from ..ir.dtype import BYTES
-from ..ir.tensor import Input, Shape
+from ..ir.tensor import Input, Shape, leaf_names
 from .axes_model import Hop, Model, Write
 from .names import Names
 
@@ -110,13 +110,14 @@ def volume(shape: Shape) -> int:
 class AxisTable:
     """class -> Axis, named at first use.
 
-    `rows` for the rows' symbol, else `<tensor>_<dim>` of the largest argument (then the first output) that has the class as a whole
-    dim, else `<tensor>_<dim>_<piece>`, else a, a_1, …
+    The name that an argument's dim is declared by, else `rows` for the rows' symbol, else `<tensor>_<dim>` of the largest argument
+    (then the first output) that has the class as a whole dim, else `<tensor>_<dim>_<piece>`, else a, a_1, …
     """
 
     def __init__(self, model: Model, classes: Classes, writes: list[Write], names: Names) -> None:
         self.model, self.classes, self.names = model, classes, names
         self.hints = _hints(model, classes, writes)
+        self.declared = _declared(model, classes)
         self.axes: dict[int, Axis] = {}
 
     def named(self, name: str) -> Axis:
@@ -129,9 +130,23 @@ class AxisTable:
             if not isinstance(extent, (int, sympy.Symbol)):
                 raise UnsupportedOp(f"a dim of size {extent} that does not come apart into the sizes of arguments", None,
                                     "keep the dynamic dims of the arguments apart")
-            wanted = "rows" if str(extent) == self.model.graph.rows else self.hints.get(root, "a")
+            usual = "rows" if str(extent) == self.model.graph.rows else self.hints.get(root, "a")
+            wanted = self.declared.get(root, usual)
             self.axes[root] = Axis(self.names.unused(wanted), extent)
         return self.axes[root]
+
+
+def _declared(model: Model, classes: Classes) -> dict[int, str]:
+    """The names of declared dims; the first argument that has a class says what it is called."""
+    found: dict[int, str] = {}
+    inputs = {v.node.op.tensor: v.dims for v in model.values.values() if isinstance(v.node.op, Input)}
+    for argument in model.graph.arguments:
+        for atom, factors in zip(inputs.get(argument.name, ()), argument.factors):
+            leaves = model.atoms.leaves(atom)
+            for leaf, name in zip(leaves, leaf_names([model.atoms.extent(x) for x in leaves], factors)):
+                if name:
+                    found.setdefault(classes.find(leaf), name)
+    return found
 
 
 def _hints(model: Model, classes: Classes, writes: list[Write]) -> dict[int, str]:

@@ -88,9 +88,9 @@ def test_explain_says_what_the_grid_is(run, step):
 
 def test_shipped_recipes_are_found_from_anywhere(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("short_conv", "recipes/short_conv.py", "fusec/recipes/short_conv.py", "short_conv:short_conv"):
+    for name in ("gla_decode", "recipes/gla_decode.py", "fusec/recipes/gla_decode.py", "gla_decode:gla_decode"):
         code, out, err = run("inspect", name, "--stage", "graph")
-        assert code == 0 and out.startswith("tensor graph short_conv"), err
+        assert code == 0 and out.startswith("tensor graph gla_decode"), err
 
 
 @pytest.mark.parametrize("body, arguments, message", [

@@ -40,6 +40,8 @@ CASES = {
     "rmsnorm:add_rmsnorm_quant_static": [NORM],
     "rwkv7_decode:rwkv7_decode": [HEADS],
     "short_conv:short_conv": [dict(C=40)],
+    "short_conv:short_conv_ds": [dict(C=40), dict(C=12, W=3)],
+    "short_conv:short_conv_sd": [dict(C=40), dict(C=64, W=5)],
     "split_kv_reduce:reduce_base2": [SPLITS, SPLITS | dict(partial="fp32")],
     "split_kv_reduce:reduce_grouped": [SPLITS],
     "split_kv_reduce:reduce_max_sum": [SPLITS, SPLITS | dict(partial="bf16")],
