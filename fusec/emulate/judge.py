@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..ir.kernel import Parameter
+from ..ir.sizes import factors
 from .api import emulate
 from .memory import Placed
 from .mutants import Mutant, mutants
@@ -104,13 +105,19 @@ def _spread(p: Parameter, t: torch.Tensor, step: int) -> tuple[int, ...]:
             strides[d] = (max(span, step) // unit + 3) * unit
         elif strides[d] < span and t.shape[d] > 1 and strides[d]:
             return tuple(t.stride())
-        span = max(span, 1 + (t.shape[d] - 1) * strides[d])
+        span += max(t.shape[d] - 1, 0) * strides[d]
     return tuple(strides)
 
 
 def far(parameters: Sequence[Parameter], tensors: Mapping[str, torch.Tensor], step: int = 2**31) -> Case:
     """The same values with every run-time stride grown beyond `step` elements: no memory lies between."""
     return Case({p.name: Placed(_dense(tensors[p.name]), _spread(p, tensors[p.name], step)) for p in parameters})
+
+
+def _per_row(size: int | str, rows: int | str) -> int:
+    """Elements of a dim that belong to one row: 1 for `rows`, 2 for `2*rows`, 0 for a dim that is no rows."""
+    split = factors(size)
+    return split[0] if split is not None and split[1] == (rows,) else 0
 
 
 def high(parameters: Sequence[Parameter], tensors: Mapping[str, torch.Tensor], grid: tuple[int | str, ...],
@@ -120,13 +127,17 @@ def high(parameters: Sequence[Parameter], tensors: Mapping[str, torch.Tensor], g
     grid: the factors of the first grid dim, outermost first, the first of them a symbol: the rows. Tensors without it stay.
     """
     rows, each = grid[0], math.prod(f for f in grid[1:] if isinstance(f, int))
-    dims = {p.name: p.shape.index(rows) for p in parameters if rows in p.shape}
-    near = [tensors[n].stride(d) for n, d in dims.items() if tensors[n].stride(d) > 1]
-    before, count = min(step // min(near, default=1) + 1, (2**31 - 4096) // each), max(tensors[n].shape[d] for n, d in dims.items())
+    dims = {p.name: (d, k) for p in parameters for d, e in enumerate(p.shape) if (k := _per_row(e, rows))}
+    near = [tensors[n].stride(d) * k for n, (d, k) in dims.items() if tensors[n].stride(d) > 1]
+    before = min(step // min(near, default=1) + 1, (2**31 - 4096) // each)
+    count = max(tensors[n].shape[d] // k for n, (d, k) in dims.items())
     found: dict[str, torch.Tensor | Placed] = dict(tensors)
-    for name, d in dims.items():
+    for name, (d, k) in dims.items():
         t = _dense(tensors[name])
-        shape, origin = list(t.shape), [0] * t.dim()
-        shape[d], origin[d] = before + t.shape[d], before
-        found[name] = Placed(t, tuple(tensors[name].stride()), None, tuple(shape), tuple(origin))
+        shape, origin, strides = list(t.shape), [0] * t.dim(), list(tensors[name].stride())
+        shape[d], origin[d] = before * k + t.shape[d], before * k
+        for outer, s in enumerate(strides):  # Dims that step over all rows step over as many more.
+            if s > strides[d] and t.shape[d]:
+                strides[outer] = s // t.shape[d] * shape[d]
+        found[name] = Placed(t, tuple(strides), None, tuple(shape), tuple(origin))
     return Case(found, (range(before * each, (before + count) * each),))

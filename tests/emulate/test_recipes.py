@@ -18,17 +18,19 @@ from fusec.passes import pipeline
 
 from .support import interpret, same_numbers, unexplained
 
-SIZES = {"kda_decode": {"": dict(H=2), " bf16": dict(H=2, state="bf16")}}
+SIZES = {"kimi_k3_decode:kda_decode": {"": dict(H=2), " bf16": dict(H=2, state="bf16")}, "kimi_linear_decode:kda_decode": {"": dict(H=2)}}
 """Recipe -> variants of it and their sizes; its own where there are none."""
 
 
 def shipped():
-    """{name: (recipe, sizes)} of every recipe in the package."""
+    """{file:function: (recipe, sizes)} of every recipe in the package."""
     found = {}
-    for module in pkgutil.iter_modules(fusec.recipes.__path__):
-        for name, fused in vars(importlib.import_module(f"fusec.recipes.{module.name}")).items():
-            if isinstance(fused, Fused):
-                found.update({name + variant: (fused, sizes) for variant, sizes in SIZES.get(name, {"": {}}).items()})
+    for file in pkgutil.iter_modules(fusec.recipes.__path__):
+        module = importlib.import_module(f"fusec.recipes.{file.name}")
+        for value in vars(module).values():
+            if isinstance(value, Fused) and value.reference.__module__ == module.__name__:
+                name = f"{file.name}:{value.name}"
+                found.update({name + variant: (value, sizes) for variant, sizes in SIZES.get(name, {"": {}}).items()})
     return found
 
 
@@ -40,7 +42,7 @@ ARCHS = ("sm_90a", "sm_100a")
 def graph_of(name):
     fused, sizes = FULL[name]
     torch.manual_seed(0)
-    return capture_graph(fused.reference, bind_example(fused.reference, fused.inputs(3, **sizes)))
+    return capture_graph(fused.reference, bind_example(fused.reference, fused.inputs(3, **sizes)), fused.dynamic_shapes)
 
 
 def specs(name, arch):
