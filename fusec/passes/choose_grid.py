@@ -17,6 +17,7 @@ from ..ir.graph import DimIndex, Graph, Index, Load, Map, Node, Reduce, Ref, Sto
 from ..ir.overlap import apart
 
 SMALL_BLOCK = 2048  # Elements: below this a block takes parallel axes back from the grid.
+REPEATED = 1.5  # Times the work: beyond, blocks do not share out an axis whose positions need the same values.
 LARGE_BLOCK = 32768  # Elements: above this a block gives part of a parallel axis to the grid.
 
 
@@ -48,6 +49,7 @@ def choose_grid(graph: Graph, held: frozenset[str]) -> Grid:
     kept: list[str] = []
     while static and len(kept) < len(static) and _largest(graph, free, kept) < SMALL_BLOCK:
         kept.append(static[len(kept)].name)
+    kept += _shared(graph, free, kept, [a for a in static if a.name not in kept])
     split = _split(graph, free, kept)
     grid: list[tuple[str, int | str, int]] = [
         (a.name, a.size, 1) for a in reversed(static) if a.name not in kept and a.name not in dict(split)
@@ -191,6 +193,28 @@ def _largest(graph: Graph, free: frozenset[str], kept: list[str]) -> int:
         loads = held.get(key, (0, 0))[1] + isinstance(node.op, Load)
         held[key] = (size, loads)
     return max((size * max(loads, 1) for size, loads in held.values()), default=1)
+
+
+def _shared(graph: Graph, free: frozenset[str], kept: list[str], others: list[Axis]) -> list[str]:
+    """Further axes that a block keeps, since blocks apart along them would each repeat what does not depend on them."""
+    found: list[str] = []
+    for axis in others:
+        apart_, together = _work(graph, free, kept + found), _work(graph, free, [*kept, *found, axis.name])
+        if apart_ * axis.size > REPEATED * together:
+            found.append(axis.name)
+    return found
+
+
+def _work(graph: Graph, free: frozenset[str], kept: list[str]) -> int:
+    """Elements of all domains of a block."""
+    total = 0
+    for node in graph.nodes:
+        size = 1
+        for axis in node.domain:
+            if axis.name not in free or axis.name in kept:
+                size *= axis.extent if isinstance(axis.extent, int) else 1
+        total += size
+    return total
 
 
 def _split(graph: Graph, free: frozenset[str], kept: list[str]) -> list[tuple[str, int]]:

@@ -33,23 +33,30 @@ SINGLE_BLOCK = 1.2
 def place(problem: Problem) -> tuple[Problem, Placement]:
     """The cheapest placement, and the problem with the walk that it takes.
 
-    Raises ResourceError where no layout of the anchor fits the registers of a block.
-
-    A block that cannot hold the anchor's loads walks along one of its axes.
+    A block that cannot hold the anchor's loads walks along one of its axes. Where the order of a sum is fixed and no layout has it,
+    the layout gives the order. Raises ResourceError where no layout of the anchor fits the registers of a block.
     """
+    found = _placed(problem)
+    if found is None and problem.orders:
+        found = _placed(replace(problem, ordered=False))
+    if found is None:
+        raise _refusal(problem, find_anchor(problem))
+    return found
+
+
+def _placed(problem: Problem) -> tuple[Problem, Placement] | None:
+    """The whole anchor in registers where it fits, else the cheapest walk."""
     anchor = find_anchor(problem)
     held, most = _held(problem, anchor), _most_held(problem)
-    best = _cheapest(problem, anchor) if held <= most else None
-    if best is not None:
-        return problem, best
-    taken = problem
+    whole = _cheapest(problem, anchor) if held <= most else None
+    if whole is not None:
+        return problem, whole
+    best: tuple[Problem, Placement] | None = None
     for walked in streams(problem, anchor, held, most):
         found = _cheapest(walked, anchor)
-        if found is not None and (best is None or found.cost < best.cost):
-            taken, best = walked, found
-    if best is None:
-        raise _refusal(problem, anchor)
-    return taken, best
+        if found is not None and (best is None or found.cost < best[1].cost):
+            best = walked, found
+    return best
 
 
 def _cheapest(problem: Problem, anchor: Node) -> Placement | None:
@@ -96,6 +103,12 @@ def _refusal(problem: Problem, anchor: Node) -> ResourceError:
     what = " and ".join(dict.fromkeys(loads)) or anchor.name
     shape = " x ".join(f"{a.name}={a.size}" for a in problem.domain(anchor))
     need, limit = 4 * _held(problem, anchor), 4 * _most_held(problem)
+    if need <= limit:
+        return ResourceError(
+            f"no layout of {what} ({shape}, {need} bytes) leaves the threads of a block registers for what they need beside it",
+            anchor.loc,
+            "split the function in two, or use smaller heads",
+        )
     return ResourceError(
         f"a block must hold {need} bytes of {what} ({shape}) in registers, and at most {limit} fit",
         anchor.loc,

@@ -49,10 +49,11 @@ class Problem:
     stream: Stream | None = None
     table: dict[str, Node] = field(default_factory=dict)
     orders: dict[str, dict[str, int]] = field(default_factory=dict)
+    ordered: bool = True
 
     def __post_init__(self) -> None:
         self.table = self.graph.table
-        self.orders = strands(self.graph)
+        self.orders = strands(self.graph) if self.ordered else {}
 
     def domain(self, node: Node) -> tuple[Axis, ...]:
         """The local axes of a node's iteration space."""

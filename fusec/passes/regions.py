@@ -36,6 +36,7 @@ def find_groups(problem: Problem, anchor: frozenset[str]) -> tuple[Group, ...]:
     domains = {n.name: problem.spread(problem.domain(n)) for n in problem.graph.nodes}
     after, pinned = _after(problem, anchor), index_values(problem)
     parent = {n.name: n.name for n in problem.graph.nodes}
+    orders = {n.name: problem.orders.get(n.name, {}) for n in problem.graph.nodes}
 
     def root(x: str) -> str:
         while parent[x] != x:
@@ -48,8 +49,11 @@ def find_groups(problem: Problem, anchor: frozenset[str]) -> tuple[Group, ...]:
             same = domains[node.name] == domains[ref.value] and (node.name in after) == (ref.value in after)
             if problem.stream is not None:
                 same = same and problem.stream.phases[node.name] == problem.stream.phases[ref.value]
+            mine, theirs = orders[root(node.name)], orders[root(ref.value)]
+            same = same and all(theirs.get(a, k) == k for a, k in mine.items())
             if same and not any(a in value for a, _ in ref.bind):
                 parent[root(node.name)] = root(ref.value)
+                orders[root(ref.value)] = {**mine, **theirs}
     found: dict[str, list[Node]] = {}
     for node in problem.graph.nodes:
         if node.name not in pinned and domains[node.name] != anchor:
