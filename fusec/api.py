@@ -18,6 +18,7 @@ from .options import EXAMPLE_ROWS, archs, numerics_option
 from .passes.pipeline import Stages
 from .runtime import contract, launch
 from .runtime.artifact import Announce, Artifact, Dispatcher, Kernel, device_arch
+from .runtime.variants import Variant
 from .runtime.worker import start_builder
 
 Example = Callable[..., Mapping[str, Any]] | Mapping[str, Any]
@@ -28,14 +29,16 @@ EXAMPLE_SEED = 1
 
 def compile(fn: Callable[..., Any], example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, dynamic_shapes: Any = None,
             arch: Arch = None, numerics: str = "default", *, static: Mapping[str, Any] | None = None,
-            progress: Progress = quiet) -> Artifact:
+            variants: Iterable[Variant] = (), strict: bool = False, progress: Progress = quiet) -> Artifact:
     """Compile a plain PyTorch function into an artifact that is callable on CUDA tensors.
 
     example_inputs: a dict by parameter name, or a tuple in their order; only dtypes, shapes and strides matter, and what is no
     tensor is a constant. None: the shapes that the function's annotations declare. dynamic_shapes: as torch.export takes it; None
     finds the axes that vary (rows, pools). static: sizes of declared axes by name, the others are known at the call only. arch: one
     or several ("sm_90a", ["sm_90a", "sm_100a"]); None is the present device's, a TargetError without one. numerics: "default" or
-    "strict" (no contraction, no folding, no approximation).
+    "strict" (no contraction, no folding, no approximation). variants: further kernels for calls that the first cannot take:
+    "unaligned", or which arguments are aligned to how many bytes or have the strides of which tensor ({"x": 2, "state": tensor}).
+    strict: a call that needs a kernel beyond these is an error.
 
     Raises UnsupportedOp, CaptureError, FusionError or ResourceError with file, line and remedy where it cannot be one kernel.
     """
@@ -49,7 +52,11 @@ def compile(fn: Callable[..., Any], example_inputs: Mapping[str, Any] | Sequence
         dynamic_shapes = annotations.free_names(annotations.declared(fn), static)
     progress(f"{getattr(fn, '__name__', 'function')}: capturing")
     stages = capture_graph(fn, example, dynamic_shapes, numerics)
-    return make_artifact(fn, stages, example, dynamic_shapes, kernels(stages, wanted, progress=progress), wanted)
+    artifact = make_artifact(fn, stages, example, dynamic_shapes, kernels(stages, wanted, progress=progress), wanted, strict)
+    for number, variant in enumerate(variants, 1):
+        progress(f"{artifact.name}: variant {number}")
+        artifact.prepare(variant)
+    return artifact
 
 
 def capture_graph(fn: Callable[..., Any], example: Mapping[str, Any], dynamic_shapes: Any = None,
@@ -94,7 +101,7 @@ def flatten(fn: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[dict[
 
 
 def make_artifact(fn: Callable[..., Any], stages: Stages, example: Mapping[str, Any], dynamic_shapes: Any, made: Sequence[Kernel],
-                  wanted: tuple[str, ...] | None) -> Artifact:
+                  wanted: tuple[str, ...] | None, strict: bool = False) -> Artifact:
     """An artifact that compiles further variants from the same function when calls need them."""
     from .capture.bind import fill
     given, tree = flatten(fn, example)
@@ -111,7 +118,7 @@ def make_artifact(fn: Callable[..., Any], stages: Stages, example: Mapping[str, 
     def compile_variant(graph: Graph, arch: str, alignment: Mapping[str, int], announce: Announce) -> Kernel:
         return kernels(by_graph[id(graph)], (arch,), alignment, announce=announce)[0]
 
-    return Artifact(fn, stages.need("graph"), fill(tree, tensors), made, compile_variant, recapture, wanted, flatten)
+    return Artifact(fn, stages.need("graph"), fill(tree, tensors), made, compile_variant, recapture, wanted, flatten, strict)
 
 
 def stand_ins(graph: Graph | None, named: Mapping[str, torch.Tensor],
@@ -234,10 +241,11 @@ class Fused(Dispatcher):
         return bind_example(self.reference, examples.without_values(made)), made.free
 
     def compile(self, arch: Arch = None, rows: int = EXAMPLE_ROWS, *, numerics: str | None = None, progress: Progress = quiet,
-                **sizes: Any) -> Artifact:
-        """An artifact for the example inputs of the given sizes; arch as for fusec.compile."""
+                variants: Iterable[Variant] = (), strict: bool = False, **sizes: Any) -> Artifact:
+        """An artifact for the example inputs of the given sizes; arch, variants and strict as for fusec.compile."""
         example, dynamic_shapes = self.capture_inputs(rows, **sizes)
-        return compile(self.reference, example, dynamic_shapes, arch, numerics or self.numerics, progress=progress)
+        return compile(self.reference, example, dynamic_shapes, arch, numerics or self.numerics, variants=variants, strict=strict,
+                       progress=progress)
 
     def _plan(self, named: dict[str, torch.Tensor], tree: Any, out: Any) -> launch.Plan:
         if self.device_type == "cuda" and not torch.cuda.is_available():

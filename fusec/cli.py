@@ -126,8 +126,8 @@ class Chosen:
         """The function, and which of several sizes."""
         return " ".join([self.fused.name, *(f"{n}={self.sizes[n]}" for n in self.varying)])
 
-    def compile(self, wanted: tuple[str, ...], progress: Progress) -> Artifact:
-        return self.fused.compile(wanted, self.rows, progress=progress, **self.sizes)
+    def compile(self, wanted: tuple[str, ...], progress: Progress, variants: tuple[Any, ...] = ()) -> Artifact:
+        return self.fused.compile(wanted, self.rows, progress=progress, variants=variants, **self.sizes)
 
     def inputs(self) -> dict[str, Any]:
         return self.fused.inputs(self.rows, **self.sizes)
@@ -212,9 +212,12 @@ def commands() -> None:
 
 @command("compile")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def compile_(request: Request, arch: str, as_json: bool) -> int:
+@click.option("--variant", "variants", multiple=True, metavar="unaligned|NAME=BYTES[,…]",
+              help="Also kernels for arguments that are less aligned.")
+def compile_(request: Request, arch: str, as_json: bool, variants: tuple[str, ...]) -> int:
     """Compile every function of FILE and print what became of it."""
-    wanted = archs(arch)
+    from .runtime.variants import parse
+    wanted, asked = archs(arch), tuple(map(parse, variants))
     found, remarks, refused = [], [], list[FusecError]()
     with working() as progress:
         every = request.functions(progress, builds=True)
@@ -222,7 +225,7 @@ def compile_(request: Request, arch: str, as_json: bool) -> int:
         remarks += [f"{f.name}: left out, it has no example inputs" for f in every if f not in ready]
         for chosen in ready:
             try:
-                artifact = chosen.compile(wanted, progress)
+                artifact = chosen.compile(wanted, progress, asked)
             except FusecError as error:
                 if len(ready) == 1:
                     raise

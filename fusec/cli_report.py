@@ -11,6 +11,7 @@ from rich.table import Table
 from .ir.tensor import Input, TensorGraph
 from .passes.traffic import bytes_moved
 from .runtime.artifact import Artifact, Kernel
+from .runtime.variants import label as variant_label
 from .target import parse
 
 
@@ -30,8 +31,10 @@ def row(kernel: Kernel, artifact: Artifact, label: str = "", given: Mapping[str,
     label: the function among several of other sizes. given: the sizes of the example that were asked for.
     """
     moved = bytes_moved(kernel.graph, artifact.sizes)
+    variant = variant_label(kernel.made.alignment, kernel.graph)
+    label = (label or kernel.function) + (f" ({variant})" if variant else "")
     return {
-        "function": kernel.function, "label": label or kernel.function, "sizes": dict(given or {}), "name": kernel.name,
+        "function": kernel.function, "label": label, "sizes": dict(given or {}), "name": kernel.name,
         "arch": kernel.arch, "ops": ops_fused(kernel.made.need("captured")),
         "grid": ["*".join(map(str, factors)) or "1" for factors in kernel.grid], "threads": kernel.threads,
         "smem_bytes": kernel.smem_bytes, "registers": kernel.resources.get("registers"), "spills": kernel.resources.get("spills"),

@@ -5,98 +5,19 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import ArgumentError, FusecError, TargetError
 from ..ir.graph import Graph
-from ..ir.kernel import KernelSpec, Parameter
-from ..ir.plan import Schedule
 from ..ir.tensor import Argument
 from ..log import log
 from ..options import strict
 from ..target import of_capability
-from . import contract, debug, launch
-
-if TYPE_CHECKING:
-    from ..passes.pipeline import Stages
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One compiled kernel of one function for one architecture.
-
-    parameters, grid, threads, smem_bytes: as launched. resources: what the assembler reported (registers, spills, barriers, …).
-    seconds: what its compile took, 0 where it came from the store. `object`: the file to load. `made`: its levels as far as known.
-    """
-
-    function: str
-    name: str
-    arch: str
-    key: str
-    numerics: str
-    parameters: tuple[Parameter, ...]
-    grid: tuple[tuple[int | str, ...], ...]
-    threads: int
-    smem_bytes: int
-    resources: Mapping[str, Any]
-    seconds: float
-    entry: str
-    object: Path
-    made: Stages
-
-    @cached_property
-    def stages(self) -> Stages:
-        """Every level from the captured graph to the source, made again where the object came from the store."""
-        from ..passes import pipeline
-        return pipeline.compile(self.made, self.arch)
-
-    @property
-    def source(self) -> str:
-        """The emitted file."""
-        return str(self.stages.need("source"))
-
-    @property
-    def spec(self) -> KernelSpec:
-        found: KernelSpec = self.stages.need("kernel")
-        return found
-
-    @property
-    def plan(self) -> Schedule:
-        found: Schedule = self.stages.need("schedule")
-        return found
-
-    @property
-    def graph(self) -> Graph:
-        found: Graph = self.made.need("graph")
-        return found
-
-    @cached_property
-    def loaded(self) -> launch.Loaded:
-        """The function of the object, on this process' device. BuildError where what loads it is missing."""
-        from ..codegen.load import load
-        return load(self.object, self.entry)
-
-    def takes(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-        """The tensors (by name) that are less aligned than this kernel wants, with the bytes they are aligned to."""
-        poor = {}
-        for p in self.parameters:
-            t = tensors.get(p.name)
-            if t is None or t.numel() == 0:
-                continue
-            free = [s is None for s in p.strides]
-            divisible = p.divisible or (1,) * len(free)
-            fits = t.data_ptr() % p.align == 0
-            for stride, extent, counts, by in zip(t.stride(), t.shape, free, divisible):
-                fits = fits and (not counts or extent < 2 or stride % by == 0)
-            if not fits:
-                poor[p.name] = min(contract.alignment(t, free), max(p.align, max(divisible) * t.element_size()))
-        return poor
-
+from . import contract, debug, launch, variants
+from .kernel import Kernel as Kernel
+from .variants import Variant
 
 def device_arch(device: torch.device) -> str:
     """The architecture of a CUDA device; TargetError where there is none or fusec does not know it."""
@@ -226,13 +147,18 @@ Compile = Callable[[Graph, str, Mapping[str, int], Announce], Kernel]
 class Artifact(Dispatcher):
     """A compiled function of fixed dtypes and static sizes, callable on CUDA tensors.
 
-    It holds a kernel per architecture, and further variants for other strides or poorer alignment, compiled when a call first needs
-    them (with a line in the log; under FUSEC_STRICT=1 an error). archs: those it was compiled for; None: any device's, when needed.
+    It holds a kernel per architecture, and further variants for other strides or poorer alignment: those that it was prepared for,
+    and others that are compiled when a call first needs them (with a line in the log; where it is strict, or under FUSEC_STRICT=1,
+    an error). archs: those it was compiled for; None: any device's, when needed.
     """
 
     def __init__(self, fn: Callable[..., Any], graph: Graph, example: Mapping[str, Any], kernels: Sequence[Kernel],
-                 compile: Compile, recapture: Recapture, archs: tuple[str, ...] | None, flatten: Flatten) -> None:
+                 compile: Compile, recapture: Recapture, archs: tuple[str, ...] | None, flatten: Flatten,
+                 strict: bool = False) -> None:
         super().__init__(fn, flatten)
+        self.strict = strict
+        self._prepared: list[Kernel] = []
+        self._why: dict[tuple[Any, ...], str] = {}
         self.name, self.archs = graph.name, archs
         self.given = dict(example)
         self.example, self._tree = flatten(fn, example)
@@ -244,6 +170,15 @@ class Artifact(Dispatcher):
     def kernels(self) -> tuple[Kernel, ...]:
         """Every kernel compiled so far: those asked for first, then variants in the order they were needed."""
         return tuple(self._kernels.values())
+
+    def prepare(self, variant: Variant) -> tuple[Kernel, ...]:
+        """The kernels, one per architecture, that calls like the variant (see runtime.variants) will take; compiled now. Calls that
+        a prepared kernel can take, and the usual one cannot, need no compilation."""
+        tensors, alignment = variants.resolve(variant, self.graph, self.example)
+        graph, _ = self._graph_for(tensors)
+        found = tuple(self._kernel(graph, arch, tensors, alignment) for arch in self.archs or ())
+        self._prepared += found
+        return found
 
     @property
     def graph(self) -> Graph:
@@ -312,18 +247,20 @@ class Artifact(Dispatcher):
 
     def _graph_for(self, named: Mapping[str, torch.Tensor]) -> tuple[Graph, dict[str, int]]:
         """The graph whose strides fit, captured anew where none does, and the sizes of its symbols."""
+        refusals = []
         for graph in self._graphs.values():
             sizes: dict[str, int] = {}
             try:
                 contract.check_shapes(graph.arguments, named, sizes)
                 return graph, sizes
             except contract.LayoutError as error:
-                refusal = error
+                refusals.append(error.message)
         try:
             graph, sizes = self._recapture(named), {}
         except (FusecError, RuntimeError) as error:
-            raise ArgumentError(refusal.message, hint=f"the function cannot take other strides: {error}") from error
+            raise ArgumentError(refusals[0], hint=f"the function cannot take other strides: {error}") from error
         contract.check_shapes(graph.arguments, named, sizes)
+        self._why[_strides(graph)] = refusals[0]
         self._graphs[_strides(graph)] = graph
         return graph, sizes
 
@@ -331,7 +268,7 @@ class Artifact(Dispatcher):
                   device: torch.device) -> tuple[tuple[launch.Loaded, tuple[int, ...]], ...]:
         if graph.rows is not None and sizes.get(graph.rows) == 0:
             return ()
-        kernel = self._kernel(graph, self._arch(device), everything)
+        kernel = self._kernel(graph, self._arch(device), everything, None)
         if not launch.check_grid(kernel.grid, sizes):
             return ()
         return ((kernel.loaded, tuple(names.index(p.name) for p in kernel.parameters)),)
@@ -343,13 +280,21 @@ class Artifact(Dispatcher):
                               hint=f"compile with arch={arch!r}")
         return arch
 
-    def _kernel(self, graph: Graph, arch: str, tensors: Mapping[str, torch.Tensor]) -> Kernel:
-        """The kernel for an architecture that takes these tensors as they lie, compiled where there is none yet."""
-        alignment: dict[str, int] = {}
+    def _kernel(self, graph: Graph, arch: str, tensors: Mapping[str, torch.Tensor], ahead: Mapping[str, int] | None) -> Kernel:
+        """The kernel for an architecture that takes these tensors as they lie, compiled where there is none yet.
+
+        ahead: the alignment that is asked for where no call needs it yet; None for a call, which is content with what is prepared.
+        """
+        alignment = dict(ahead or {})
         while True:
             place = (_strides(graph), arch, tuple(sorted(alignment.items())))
             if place not in self._kernels:
-                self._kernels[place] = self._compile(graph, arch, alignment, functools.partial(self._announce, alignment))
+                ready = [k for k in self._prepared if k.arch == arch and k.graph == graph and not k.takes(tensors)]
+                if ready and ahead is None:
+                    return max(ready, key=lambda k: sum(p.align for p in k.parameters))
+                why = self._why.get(_strides(graph), "")
+                announce = functools.partial(self._announce, alignment, why) if ahead is None else _unsaid
+                self._kernels[place] = self._compile(graph, arch, alignment, announce)
             poor = self._kernels[place].takes(tensors)
             if not poor:
                 return self._kernels[place]
@@ -359,12 +304,14 @@ class Artifact(Dispatcher):
                                         f"aligned to {given} bytes only")
             alignment |= poor
 
-    def _announce(self, alignment: Mapping[str, int], what: str) -> None:
-        """Say that a call compiles, or raise where that is not allowed now."""
-        why = "".join(f"; {n} is aligned to {b} bytes" for n, b in alignment.items())
-        if strict():
-            raise ArgumentError(f"{self.name}: this call would compile {what}{why}, which FUSEC_STRICT forbids",
-                                hint="compile it ahead of the service: fusec.compile, or `fusec compile`, with such tensors")
+    def _announce(self, alignment: Mapping[str, int], strides: str, what: str) -> None:
+        """Say that a call compiles, or raise where that is not allowed now. strides: how those of the call differ."""
+        why = f"; {strides}" if strides else ""
+        why += "".join(f"; {n} is aligned to {b} bytes" for n, b in alignment.items())
+        if strict() or self.strict:
+            forbids = "FUSEC_STRICT forbids" if strict() else "its strict=True forbids"
+            raise ArgumentError(f"{self.name}: this call would compile {what}{why}, which {forbids}",
+                                hint="compile it ahead of the service: fusec.compile(…, variants=…) or `fusec compile --variant …`")
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             raise ArgumentError(f"{self.name}: this call would compile {what}{why}, impossible while a CUDA graph is captured",
                                 hint="call it once with such tensors before the capture")
@@ -382,6 +329,10 @@ def _check_memory(tensors: Mapping[str, torch.Tensor], written: Sequence[str],
         if before < distance < after:
             contract.check_apart(names[i], names[j], views, distance)
     return apart
+
+
+def _unsaid(what: str) -> None:
+    """Nothing is said of what was asked for."""
 
 
 def _strides(graph: Graph) -> tuple[Any, ...]:

@@ -129,9 +129,15 @@ def check_apart(first: str, second: str, views: Mapping[str, View], distance: in
                             hint="pass tensors that do not overlap")
 
 
+def address(t: torch.Tensor) -> int:
+    """Where a tensor's data begin; 0, aligned to anything, for one without memory."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    return 0 if t.is_meta or isinstance(t, FakeTensor) else t.data_ptr()
+
+
 def alignment(t: torch.Tensor, free: Sequence[bool], most: int = 32) -> int:
     """The largest power of two up to `most` that divides the address and every stride in bytes that is free and counts."""
-    bits: int = t.data_ptr() | most
+    bits: int = address(t) | most
     item = t.element_size()
     for stride, extent, counts in zip(t.stride(), t.shape, free):
         if counts and extent > 1:
