@@ -106,10 +106,20 @@ def _captured(fn: Callable[..., Any], example: Mapping[str, Any], dynamic_shapes
 
 
 def written_graph(stages: Stages) -> Graph:
-    """The graph as the function is written, before anything is folded: what the model is made from."""
+    """The graph as the function is written, before anything is folded: what the model is made from.
+
+    Where views of one value cut across each other it is what the pipeline makes of them, else it is made without those passes.
+    """
     from ..passes.axes import assign_axes
+    from ..passes.axes_model import CutsDoNotNest
+    from ..passes.front import to_axes
     from ..passes.simplify_tensors import simplify_tensors
-    return replace(assign_axes(simplify_tensors(stages.need("captured"))), numerics=stages.numerics)
+    captured = stages.need("captured")
+    try:
+        graph = assign_axes(simplify_tensors(captured))
+    except CutsDoNotNest:
+        graph = to_axes(captured)
+    return replace(graph, numerics=stages.numerics)
 
 
 def folded(graph: Graph) -> Graph:

@@ -7,10 +7,19 @@ import torch
 
 import fusec
 
-from . import attention, convolutions, norms, recurrences
+from . import attention, convolutions, full_size, norms, recurrences
 
 STEPS = {**attention.STEPS, **convolutions.STEPS, **norms.STEPS, **recurrences.STEPS}
 QUICK = ("mqa_scores", "conv_circular", "group_quant_ue8m0", "comba", "gather_accepted", "titans")
+
+
+@pytest.mark.recipes
+@pytest.mark.parametrize("name", full_size.STEPS)
+def test_it_is_so_at_full_size(name):
+    fn, make = full_size.STEPS[name]
+    torch.manual_seed(6)
+    report = fusec.check(fn, make(2), level="kernel")
+    assert report.ok, str(report)
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.recipes) for n in STEPS])
