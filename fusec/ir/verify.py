@@ -4,6 +4,8 @@ A broken law is a bug of ours: the IR is printed at the op.
 """
 from __future__ import annotations
 
+import sympy
+
 from ..errors import InternalError
 from .axis import Axis
 from .dtype import BYTES, INTS
@@ -190,9 +192,11 @@ def check_operand_counts(graph: Graph, after: str = "") -> None:
 
 
 def check_outputs_stored(graph: Graph, after: str = "") -> None:
-    """Every fresh output is written by exactly one Store over all its dims, and arguments named as outputs exist."""
+    """Every fresh output is written by one Store, or by several that together have its size; arguments named as outputs exist."""
     for tensor in graph.fresh:
-        if sum(isinstance(n.op, Store) and n.op.tensor == tensor.name for n in graph.nodes) != 1:
+        stores = [n for n in graph.nodes if isinstance(n.op, Store) and n.op.tensor == tensor.name]
+        written = sum(sympy.prod([sympy.sympify(a.extent) for a in n.axes]) for n in stores)
+        if not stores or len(stores) > 1 and sympy.expand(written - sympy.prod([sympy.sympify(n) for n in tensor.shape])) != 0:
             raise _fail(f"output {tensor.name} is not written once", graph, None, after)
     known = {t.name for t in graph.fresh} | {f"={a.name}" for a in graph.arguments}
     if not {o for o in graph.outputs if o[0] != "!"} <= known:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from ..errors import FusionError, Loc
 from ..ir import graph as g
 from ..ir.tensor import Argument, Fill, Input, Iota, TensorGraph, Update
+from .atoms import Link
 from .axes_coalesce import AxisTable, coalesce
 from .axes_emit import Emitter
 from .axes_model import CutsDoNotNest, Model, Write, split_equal_ranges
 from .axes_writes import add_writes, fresh_tensors
 from .names import Names
 from .simplify_tensors import operand_names
-from .written import Written, written
+from .written import Written, written, written_whole
 
 
 def assign_axes(tensor_graph: TensorGraph) -> g.Graph:
@@ -27,11 +28,12 @@ def assign_axes(tensor_graph: TensorGraph) -> g.Graph:
     arguments = frozenset(a.name for a in tensor_graph.arguments)
     returned = tuple(o for o in tensor_graph.outputs if o[0] not in "=!")  # Not an argument itself, not a constant.
     _check_returned(tensor_graph, returned)
-    writes = written(tensor_graph)
-    live = _live(tensor_graph, writes, returned)
-    model = Model(tensor_graph, frozenset(live))
     fresh = _fresh(tensor_graph, returned, arguments)
-    stores = add_writes(model, writes, fresh, returned)
+    results = tuple(w for t, o in zip(fresh, returned) for w in written_whole(tensor_graph, t.name, o))
+    writes = written(tensor_graph) + results
+    live = _live(tensor_graph, writes)
+    model = Model(tensor_graph, frozenset(live))
+    stores = add_writes(model, writes, fresh)
     _settle(model)
     classes = coalesce(model, live, stores)
     names = Names(arguments | {t.name for t in fresh})
@@ -63,15 +65,21 @@ def _settle(model: Model) -> None:
     if not broken:
         split_equal_ranges(model.atoms)
         return
-    found = [(node, what) for link, node, what in model.owners if any(link is b for b in broken)]
-    readers = [node for node, _ in found if node is not None]
-    raise CutsDoNotNest(found[0][1], readers, readers[0].loc if readers else Loc())
+    found = [(link, node, what) for link, node, what in model.owners if any(link is b for b in broken)]
+    pieces = [(node, _radix(model, link)) for link, node, _ in found if node is not None]
+    readers = [node for node, _ in pieces]
+    raise CutsDoNotNest(found[0][2], readers, [r for _, r in pieces], readers[0].loc if readers else Loc())
 
 
-def _live(graph: TensorGraph, writes: tuple[Written, ...], returned: tuple[str, ...]) -> list[str]:
+def _radix(model: Model, link: Link) -> tuple[int, ...]:
+    extents = [model.atoms.extent(leaf) for leaf in model.atoms.leaves(link.whole)]
+    return tuple(n if isinstance(n, int) else 0 for n in extents)
+
+
+def _live(graph: TensorGraph, writes: tuple[Written, ...]) -> list[str]:
     """The values that are computed or read, in order of the function."""
     table, seen = graph.table, set[str]()
-    stack = [*returned, *(w.value for w in writes)]
+    stack = [w.value for w in writes]
     stack += [v for w in writes if w.update is not None for v in (w.update.index, w.update.where) if v is not None]
     while stack:
         name = stack.pop()

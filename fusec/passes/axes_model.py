@@ -77,12 +77,15 @@ class Write:
 
 
 class CutsDoNotNest(FusionError):
-    """Two views cut one dim at places that do not nest; `readers` are the nodes that read across the other's cuts."""
+    """Two views cut one dim at places that do not nest; `readers` are the nodes that read across the other's cuts.
 
-    def __init__(self, what: str, readers: list[TensorNode], loc: Loc) -> None:
+    radix: for each reader the pieces that the dim is cut into, outermost first (0: of a size known at the call).
+    """
+
+    def __init__(self, what: str, readers: list[TensorNode], radix: list[tuple[int, ...]], loc: Loc) -> None:
         super().__init__(f"two views cut a dim of {what} at places that do not nest", loc,
                          "view the sizes as products of common factors, or slice at multiples of one size")
-        self.readers = readers
+        self.readers, self.radix = readers, radix
 
 
 class Model:

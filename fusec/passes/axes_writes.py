@@ -8,16 +8,19 @@ from .axes_model import Dims, Hop, Model, Write
 from .written import Step, Written, after
 
 
-def add_writes(model: Model, writes: tuple[Written, ...], fresh: tuple[Argument, ...], returned: tuple[str, ...]) -> list[Write]:
-    """One Write per write to an argument, in order, then one per fresh output.
+def add_writes(model: Model, writes: tuple[Written, ...], fresh: tuple[Argument, ...]) -> list[Write]:
+    """One Write per write to an argument or a fresh tensor, in order.
 
     Raises FusionError where a view that is written through is no index map.
     """
-    shapes = {a.name: a.shape for a in model.graph.arguments}
-    made = [_write(model, w, shapes[w.tensor]) for w in writes]
-    for tensor, value in zip(fresh, returned):
-        node = model.values[value].node
-        made.append(_store(model, tensor.name, value, _fresh(model, node.shape), [], node.loc))
+    shapes = {a.name: a.shape for a in (*model.graph.arguments, *fresh)}
+    results = {a.name for a in fresh}
+    made = []
+    for w in writes:
+        if w.tensor in results and not w.path:
+            made.append(_store(model, w.tensor, w.value, _fresh(model, w.node.shape), [], w.node.loc))
+        else:
+            made.append(_write(model, w, shapes[w.tensor]))
     return made
 
 

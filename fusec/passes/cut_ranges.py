@@ -5,6 +5,7 @@ value they could share a grid in no other way than by the rows. Equal ranges sta
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ..ir.tensor import (
@@ -154,35 +155,35 @@ def _pieces(extent: int, ranges: Ranges) -> list[tuple[int, int]]:
 def _shared(pusher: Pusher, graph: TensorGraph, name: str, dim: int) -> Ranges:
     """The ranges that were taken, along this dim, of a value or of what it is computed from."""
     found = {r for r in pusher.asked.get((name, dim), set()) if r != (0, graph.table[name].shape[dim])}
-    for arg, at in _producers(graph, graph.table[name], dim):
+    for arg, at in producers(graph.table, graph.table[name], dim):
         if not found:
             found = _shared(pusher, graph, arg, at)
     return found
 
 
-def _producers(graph: TensorGraph, node: TensorNode, dim: int) -> list[tuple[str, int]]:
+def producers(table: Mapping[str, TensorNode], node: TensorNode, dim: int) -> list[tuple[str, int]]:
     """(operand, dim) that a dim of a value runs along with, element by element."""
     op, shape = node.op, node.shape
     if isinstance(op, (Map, Expand)):
         args = [op.arg] if isinstance(op, Expand) else [a for a in op.args if isinstance(a, str)]
-        pairs = [(a, dim - (len(shape) - len(graph.table[a].shape))) for a in args]
-        return [(a, d) for a, d in pairs if d >= 0 and graph.table[a].shape[d] == shape[dim]]
+        pairs = [(a, dim - (len(shape) - len(table[a].shape))) for a in args]
+        return [(a, d) for a, d in pairs if d >= 0 and table[a].shape[d] == shape[dim]]
     if isinstance(op, Reduce):
         full = [d for d in range(len(shape) + len(op.dims)) if d not in op.dims][dim]
-        pairs = [(a, full - (len(shape) + len(op.dims) - len(graph.table[a].shape))) for a in op.args]
-        return [(a, d) for a, d in pairs if d >= 0 and graph.table[a].shape[d] == shape[dim]]
+        pairs = [(a, full - (len(shape) + len(op.dims) - len(table[a].shape))) for a in op.args]
+        return [(a, d) for a, d in pairs if d >= 0 and table[a].shape[d] == shape[dim]]
     if isinstance(op, Contract):
         return [(a, w.index(op.output[dim])) for a, w in zip(op.args, op.inputs) if op.output[dim] in w]
     if isinstance(op, Permute):
         return [(op.arg, op.order[dim])]
     if isinstance(op, Reshape) and isinstance(extent := shape[dim], int):
-        found = through_reshape(graph.table[op.arg].shape, shape, Range(dim, 0, extent))
-        same = found is not None and graph.table[op.arg].shape[found.dim] == extent
+        found = through_reshape(table[op.arg].shape, shape, Range(dim, 0, extent))
+        same = found is not None and table[op.arg].shape[found.dim] == extent
         return [(op.arg, found.dim)] if found is not None and same else []
     if isinstance(op, (Join, Slice)) and op.dim != dim:
         return [(p, dim) for p in (op.parts if isinstance(op, Join) else (op.arg,))]
     if isinstance(op, Gather):
-        rank = len(graph.table[op.index].shape)
+        rank = len(table[op.index].shape)
         if not op.dim <= dim < op.dim + rank:
             return [(op.arg, dim if dim < op.dim else dim - rank + 1)]
     return []

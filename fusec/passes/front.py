@@ -1,11 +1,11 @@
 """From the captured tensor graph to the graph that is scheduled: the passes in order, each followed by the checks of verify.py."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ..ir.graph import Graph
-from ..ir.tensor import Slice, TensorGraph
+from ..ir.tensor import Join, Slice, TensorGraph
 from ..ir.verify import verify
 from .axes import assign_axes
 from .axes_model import CutsDoNotNest
@@ -14,9 +14,11 @@ from .cut_ranges import cut_ranges
 from .fold_reductions import fold_reductions
 from .free_scales import free_scales
 from .merge_axes import merge_axes
+from .nest_joins import nest_join, slice_blocks
 from .select_written import select_written
 from .simplify import simplify
 from .simplify_tensors import simplify_tensors
+from .split_joins import split_joins
 
 GRAPH_PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("simplify", simplify),  # First: a cast that is nothing would hide products from their sums.
@@ -33,17 +35,37 @@ MOST_RETRIES = 8
 
 
 def _axes(graph: TensorGraph) -> Graph:
-    """The graph over named axes; a slice that cuts across another view of a computed value becomes a computation of its own."""
+    """The graph over named axes; what cuts across another view of a computed value becomes a computation of its own."""
     for _ in range(MOST_RETRIES):
         try:
             return assign_axes(graph)
         except CutsDoNotNest as found:
-            slices = [n.name for n in found.readers if isinstance(n.op, Slice)]
-            apart = cut_ranges(graph, frozenset(slices[:1]))
-            if not slices or apart is graph:
+            apart = next((g for g in _apart(graph, found) if g is not graph), None)
+            if apart is None:
                 raise
             graph = apart
     return assign_axes(graph)
+
+
+def _apart(graph: TensorGraph, found: CutsDoNotNest) -> Iterator[TensorGraph]:
+    """The graph with a reader that cuts across made in parts, as far as that can be done (else the graph itself)."""
+    for node, radix in zip(found.readers, found.radix):
+        if isinstance(node.op, Join) and len(radix) > 1 and 0 not in radix:
+            nested = nest_join(graph, node.name, radix)
+            yield split_joins(nested) if nested is not graph else graph
+        if isinstance(node.op, Join):
+            yield split_joins(graph, frozenset({node.name}))
+    slices = [(node, radix) for node, radix in zip(found.readers, found.radix) if isinstance(node.op, Slice)]
+    for node, _ in slices:
+        yield cut_ranges(graph, frozenset({node.name}))
+    for node, radix in slices:
+        if len(radix) > 1 and 0 not in radix:
+            yield slice_blocks(graph, node.name, radix)
+
+
+def to_axes(tensor_graph: TensorGraph) -> Graph:
+    """The named graph of a captured function as it is written: nothing is folded yet."""
+    return _axes(cut_ranges(split_joins(select_written(simplify_tensors(tensor_graph)))))
 
 
 def to_graph(tensor_graph: TensorGraph, numerics: str = "default") -> Graph:
@@ -51,8 +73,7 @@ def to_graph(tensor_graph: TensorGraph, numerics: str = "default") -> Graph:
 
     Raises FusionError and UnsupportedOp for what cannot be one kernel, InternalError where a pass breaks a law.
     """
-    graph = replace(_axes(cut_ranges(select_written(simplify_tensors(tensor_graph)))), numerics=numerics)
-    verify(graph, "assign_axes")
+    graph = verify(replace(to_axes(tensor_graph), numerics=numerics), "assign_axes")
     for name, run in GRAPH_PASSES:
         graph = verify(run(graph), name)
     return graph

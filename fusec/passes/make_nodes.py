@@ -28,7 +28,9 @@ class Maker:
         self.table = graph.table
 
     def add(self, like: TensorNode, op: TensorOp, shape: Shape, dtype: str | None = None) -> str:
-        name = f"{like.name}__p{len(self.table)}"
+        count = len(self.table)
+        while (name := f"{like.name}__p{count}") in self.table:
+            count += 1
         self.table[name] = TensorNode(name, op, shape, dtype or like.dtype, like.loc, like.source)
         return name
 
@@ -64,10 +66,13 @@ class Maker:
     def element(self, name: str, dim: int, at: int) -> str:
         """name[..., at, ...] with the dim gone."""
         shape = self.shape(name)
-        part = name
-        if shape[dim] != 1:
-            part = self.add(self.table[name], Slice(name, dim, at), shape[:dim] + (1,) + shape[dim + 1:])
-        return self.reshape(part, shape[:dim] + shape[dim + 1:])
+        return self.reshape(self.range(name, dim, at, 1), shape[:dim] + shape[dim + 1:])
+
+    def range(self, name: str, dim: int, start: int, length: int) -> str:
+        shape = self.shape(name)
+        if shape[dim] == length:
+            return name
+        return self.add(self.table[name], Slice(name, dim, start), shape[:dim] + (length,) + shape[dim + 1:])
 
     def placed(self, name: str, dims: Sequence[int], rank: int) -> str:
         """Dim i of a value as dim dims[i] (all different) of a value of that rank; the others are unit dims."""

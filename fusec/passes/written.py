@@ -38,6 +38,21 @@ def written(graph: TensorGraph) -> tuple[Written, ...]:
     return tuple(walk.found)
 
 
+def written_whole(graph: TensorGraph, tensor: str, name: str, path: Path = ()) -> tuple[Written, ...]:
+    """The writes that leave a value in a fresh tensor: unequal parts of a join each by itself: they share no axis."""
+    node = graph.table[name]
+    op = node.op
+    if not isinstance(op, Join) or len({graph.table[p].shape[op.dim] for p in op.parts}) == 1:
+        return (Written(tensor, path, name, node),)
+    found: list[Written] = []
+    start: Any = 0
+    for part in op.parts:
+        length = graph.table[part].shape[op.dim]
+        found += written_whole(graph, tensor, part, path + (("slice", op.dim, start, length),))
+        start = start + length
+    return tuple(found)
+
+
 class _Walk:
     """From the values that arguments end as down to their old values."""
 

@@ -1,4 +1,4 @@
-"""Reads of what was just written in part, and picks from computed values: one kernel each that does what eager does, or a refusal."""
+"""Reads of what was just written in part, and picks from computed values: one kernel that does what eager does, or a refusal."""
 from __future__ import annotations
 
 from collections.abc import Callable
