@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ..ir.axis import Axis
 from ..ir.rewrite import drop_dead, map_refs
-from ..ir.graph import Digit, Graph, Index, Join, Load, Map, Node, Reduce, Ref, Store, operands
+from ..ir.graph import Digit, Graph, Index, Join, Load, Map, Node, Reduce, Ref, Store, operands, refs
 
 
 REGISTER_EXTENT = 8  # The largest axis that a thread holds whole because its positions are picked one by one.
@@ -36,8 +36,9 @@ def tidy_binds(graph: Graph) -> Graph:
 
 
 def register_axes(graph: Graph) -> frozenset[str]:
-    """Axes that every thread holds whole: joined axes, and small axes read through an offset or under a joined axis' name."""
-    found = {n.op.axis for n in graph.nodes if isinstance(n.op, Join)}
+    """Axes that a thread holds whole: joined axes, those of memory that a join alone reads, small axes read through an offset or
+    under a joined axis' name."""
+    found = {n.op.axis for n in graph.nodes if isinstance(n.op, Join)} | _of_parts(graph)
     while True:
         more = set(found)
         for node in graph.nodes:
@@ -51,11 +52,22 @@ def register_axes(graph: Graph) -> frozenset[str]:
         found = more
 
 
+def _of_parts(graph: Graph) -> set[str]:
+    """The axes along which Loads that nothing but one join reads are joined."""
+    readers: dict[str, int] = {}
+    for ref in (r for n in graph.nodes for r in refs(n.op)):
+        readers[ref.value] = readers.get(ref.value, 0) + 1
+    loads = {n.name for n in graph.nodes if isinstance(n.op, Load) and readers.get(n.name) == 1}
+    joins = [n.op for n in graph.nodes if isinstance(n.op, Join)]
+    return {a for op in joins for _, _, ref in op.parts if ref.value in loads for a, i in ref.bind if i.axis == op.axis}
+
+
 class _Clone:
     """Replaces bound references to Loads by references to clones of the Load at the bound place."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.table = graph, graph.table
+        self.axes = {a.name: a for a in graph.axes}
         self.clones: dict[tuple[str, tuple[tuple[str, Index], ...]], Node] = {}
         self.taken, self.held = set(self.table), register_axes(graph)
 
@@ -70,13 +82,38 @@ class _Clone:
             self.clones[key] = self._clone(node, dict(moved))
         return Ref(self.clones[key].name, kept)
 
+    def joined(self, op: Join) -> Join:
+        """The join of clones that are as long as their parts: along the joined axis itself they would read beyond the tensor.
+
+        full = join a: 0..8 = x[c=a], 9..9 = y     ->     x' = Load over c':9; full = join a: 0..8 = x'[c'=a], 9..9 = y
+        """
+        parts = []
+        for start, length, ref in op.parts:
+            along = [a for a, i in ref.bind if i.axis == op.axis and a not in self.held]
+            if isinstance(self.table[ref.value].op, Load) and len(along) == 1 and length != self.axes[op.axis].extent:
+                own = self._axis(along[0], length)
+                short = tuple((a, Index(own, i.offset) if a == along[0] else i) for a, i in ref.bind)
+                found = self(Ref(ref.value, short))
+                ref = Ref(found.value, (*found.bind, (own, Index(op.axis))))
+            else:
+                ref = self(ref)
+            parts.append((start, length, ref))
+        return replace(op, parts=tuple(parts))
+
+    def _axis(self, base: str, extent: int) -> str:
+        name, count = f"{base}_0", 0
+        while name in self.axes or name in self.taken:
+            name, count = f"{base}_{count + 1}", count + 1
+        self.axes[name] = Axis(name, extent)
+        return name
+
     def _clone(self, node: Node, bind: dict[str, Index]) -> Node:
         assert isinstance(node.op, Load)
         axes: list[Axis] = []
         for axis in node.axes:
             target = bind.get(axis.name, Index(axis.name)).axis
             if target is not None:
-                axes.append(self.graph.axis(target))
+                axes.append(self.axes[target])
         name = f"{node.name}_at{len(self.clones)}"
         while name in self.taken:
             name += "_"
@@ -117,10 +154,10 @@ def _clone_bound_loads(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for node in graph.nodes:
         before = len(clone.clones)
-        op = map_refs(node.op, clone)
+        op = clone.joined(node.op) if isinstance(node.op, Join) else map_refs(node.op, clone)
         nodes.extend(list(clone.clones.values())[before:])
         nodes.append(replace(node, op=op))
-    return graph.with_nodes(tuple(nodes))
+    return replace(graph, nodes=tuple(nodes), axes=tuple(clone.axes.values()))
 
 
 def _split_joined_stores(graph: Graph) -> Graph:
