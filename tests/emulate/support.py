@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from fusec.checker.levels import interpreted, shape_of, sizes
+from fusec.checker.masks import MASK, SEEN, ownership
 from fusec.emulate import Report, emulate
 from fusec.emulate.functions import EXACT
 from fusec.ir.interpret_kernel import run_kernel
 from fusec.ir.kernel import KernelSpec
 from fusec.ir.reference import PRIMITIVE_MEANING
+from fusec.passes.bind_loads import bind_loads
+from fusec.passes.mask_loads import mask_loads
 
 
 def bits(t: torch.Tensor) -> torch.Tensor:
@@ -104,13 +108,39 @@ EXPLAINED = (
 )
 
 
-def unexplained(source: str, verdicts) -> list[str]:
+BOUNDED = re.compile(r"Int64\((warp|thread|\w+_lane)\) \* \d+ in 32 bits")
+ROWS = re.compile(r"Int64\(\w+\) \* (\d+) in 32 bits")
+
+
+def fits(what: str, blocks_per_row: int) -> bool:
+    """Products that need no 64 bits: of a thread's number inside of its block; of a row with no more than the row's blocks, since a
+    grid has fewer than 2**31 blocks."""
+    rows = ROWS.fullmatch(what)
+    return bool(BOUNDED.fullmatch(what)) or rows is not None and int(rows[1]) <= blocks_per_row
+
+
+def unread_is_nan(graph, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors with NaN in every float that the function does not read: what a predicate keeps out shows if it is read."""
+    floats = tuple(a.name for a in graph.arguments if tensors[a.name].is_floating_point())
+    derived, _ = ownership(mask_loads(bind_loads(graph)), floats)
+    known = sizes(graph.arguments, tensors)
+    marks = [a for a in derived.arguments if a.name.startswith((MASK, SEEN))]
+    masks = {a.name: torch.zeros(shape_of(a, known), dtype=torch.uint8) for a in marks}
+    interpreted(derived, {**tensors, **masks})
+    for name in floats:
+        if SEEN + name in masks:
+            tensors[name][masks[SEEN + name] == 0] = torch.nan
+    return tensors
+
+
+def unexplained(source: str, verdicts, blocks_per_row: int = 1) -> list[str]:
     """Survivors that nothing explains."""
     lines, found = source.splitlines(), []
     for v in verdicts:
         here = lines[v.mutant.line - 1]
         there = lines[int(v.mutant.what.rsplit(" ", 1)[1]) - 1] if v.mutant.kind == "swap" else ""
         known = any(v.mutant.kind == "swap" and re.search(a, here) and re.search(b, there) for a, b, _ in EXPLAINED)
+        known |= v.mutant.kind == "product" and fits(v.mutant.what, blocks_per_row)
         if not v.caught and not v.reason and not known:
             found.append(f"{v}    {here.strip()} <> {there.strip()}")
     return found
