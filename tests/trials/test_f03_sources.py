@@ -30,7 +30,8 @@ def module_step(x):
     return x * 2.0
 
 
-@pytest.mark.parametrize("name", ["<string>", "<stdin>", "<ipython-input-3-1f>", "/nonexistent/folder/step.py"])
+@pytest.mark.parametrize("name", [
+    "<stdin>", *(pytest.param(n, marks=pytest.mark.slow) for n in ("<string>", "<cell>", "/nowhere/step.py"))])
 def test_text_that_was_executed(name):
     made = source(executed(TEXT, name))
     compile(made, "made", "exec")

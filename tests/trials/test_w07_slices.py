@@ -9,6 +9,7 @@ from fusec.checker.target import target
 from .steps import delta_rule, right
 
 HK, HV, D = 2, 4, 16
+INDICES = [pytest.param(torch.int32, id="int32"), pytest.param(torch.int64, id="int64", marks=pytest.mark.slow)]
 
 
 def projected(qkv, decay, beta, pool, table):
@@ -29,7 +30,7 @@ def table(batch, dtype, slots=9):
     return found
 
 
-@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=["int32", "int64"])
+@pytest.mark.parametrize("index", INDICES)
 def test_cut_inside_of_the_function(index, level):
     def make(batch):
         return dict(qkv=torch.randn(batch, (2 * HK + HV) * D).bfloat16(), table=table(batch, index), **rest(batch))
@@ -40,7 +41,7 @@ def test_cut_inside_of_the_function(index, level):
     assert strides["qkv"] == (None, 1) and strides["table"][0] is None and not goal.layouts
 
 
-@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=["int32", "int64"])
+@pytest.mark.parametrize("index", INDICES)
 def test_cut_by_the_caller(index, level, device):
     """Views of one storage as arguments: the kernel that dense tensors were captured for takes them as they lie."""
     def make(batch, dense):

@@ -16,7 +16,7 @@ def exposed(t, tail):
     return buffer[:t.numel()].view(t.shape)
 
 
-@pytest.mark.parametrize("side", [48, 60, 100, pytest.param(192, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("side", [60, *(pytest.param(n, marks=pytest.mark.slow) for n in (48, 100, 192))])
 def test_lanes_beyond_a_side_take_no_part(side, level, device):
     dense = delta_inputs(1, 2, 1, side, side)
     goal = target(delta_rule, delta_inputs(3, 4, 1, side, side))
@@ -32,6 +32,6 @@ def test_lanes_beyond_a_side_take_no_part(side, level, device):
     assert all(torch.equal(a, b) for a, b in zip(*results))
 
 
-@pytest.mark.parametrize("K, V", [(48, 20), (12, 100)])
+@pytest.mark.parametrize("K, V", [(48, 20), pytest.param(12, 100, marks=pytest.mark.slow)])
 def test_unequal_sides(K, V, level):
     right(delta_rule, delta_inputs(2, 4, 1, K, V), level)

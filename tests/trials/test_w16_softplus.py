@@ -27,7 +27,7 @@ def as_written(a, dt_bias, A_log, pool, slots):
     return g
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)], ids=["fp32", "bf16"])
 def test_a_decay_is_finite_and_right(dtype, level, device):
     rows, heads = len(VALUES), 2
     a = torch.tensor(VALUES).unsqueeze(-1).expand(rows, heads).to(dtype).contiguous()
