@@ -163,7 +163,7 @@ class Copies:
         """Lines that name the view, and its name; none and the view itself where that is short."""
         self.uses.helpers.add("tile")
         place = _memory(s)
-        view = self._view(place, tile.offset, s.width, tile.shape, tile.stride)
+        view = self._view(place, tile.offset, max(s.width, s.vector), tile.shape, tile.stride)
         if view in self.views:
             return (), self.views[view]
         if len(view) < SHORT:

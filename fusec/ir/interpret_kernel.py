@@ -229,8 +229,12 @@ class Machine:
     # ---- memory
 
     def _copy(self, s: Copy, mask: Tensor | None) -> None:
-        for _ in self._points(s.loops):
+        for number, _ in enumerate(self._points(s.loops)):
             active = self._narrow(mask, s.when)
+            if number == 0 and s.vector > s.width:
+                place = s.target if isinstance(s.source, Elem) else s.source
+                assert isinstance(place, (Global, Shared))
+                self._addresses(place, s.vector, active)
             if active is not None and not active.any():
                 continue
             if isinstance(s.source, Elem):

@@ -100,6 +100,7 @@ def format_statement(statement: Statement) -> list[str]:
     if isinstance(s, Copy):
         hint = f" hint {s.hint}" if s.hint else ""
         text = f"copy {format_loops(s.loops)}{format_place(s.target, s.width)} <- {format_place(s.source, s.width)}"
+        text += f" by {s.vector}" if s.vector > s.width else ""
         return [text + format_when(s.when) + hint + _origin(s.origin)]
     if isinstance(s, Compute):
         return list(_compute(s))

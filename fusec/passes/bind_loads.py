@@ -175,7 +175,7 @@ def _split_store(node: Node, graph: Graph, axes: dict[str, Axis]) -> tuple[Node,
     if not isinstance(joined, Join):
         return (node,)
     at = node.op.arg.index(joined.axis)
-    if at.axis is None:
+    if at.axis is None or _one_run(node.op, graph, at.axis):
         return (node,)
     outer = {a: i for a, i in node.op.arg.bind if a != joined.axis}
     found: list[Node] = []
@@ -196,6 +196,17 @@ def _split_store(node: Node, graph: Graph, axes: dict[str, Axis]) -> tuple[Node,
         own = tuple(axis if a.name == at.axis else a for a in node.axes)
         found.extend(_split_store(replace(node, name=f"{node.name}_{len(found)}", op=op, axes=own), graph, axes))
     return tuple(found)
+
+
+def _one_run(op: Store, graph: Graph, axis: str) -> bool:
+    """Whether the positions of a joined axis are neighbours in memory and those of a further axis follow on: one run of both."""
+    steps: dict[str, int] = {}
+    for dim, stride in zip(op.index, graph.tensors[op.tensor].strides, strict=True):
+        for digit in dim:
+            if stride is not None and isinstance(digit.source, Index) and digit.source.axis is not None:
+                steps[digit.source.axis] = digit.step * stride
+    extent = graph.axis(axis).extent
+    return steps.get(axis) == 1 and isinstance(extent, int) and extent <= REGISTER_EXTENT and extent in steps.values()
 
 
 def _drop_unit_axes(graph: Graph) -> Graph:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..ir.geometry import idle_digits, span, weight
 from ..ir.graph import DimIndex, Graph, Ref
 from ..ir.kernel import AtLeast, Condition, Digit, Launch, Less, Let, Linear, Term
-from ..ir.plan import GRID, SERIAL, THREAD, VEC, Factor, Layout
+from ..ir.plan import GRID, REG, SERIAL, THREAD, VEC, Factor, Layout
 from .problem import Placement
 
 
@@ -139,13 +139,16 @@ class Coordinates:
         return out
 
     def inside(self, layout: Layout, axes: tuple[str, ...], loops: dict[tuple[str, int], Linear]) -> tuple[Condition, ...]:
-        """Conditions for the padded axes: the position is one the axis has. A vector that fits the axis is in or out as a whole."""
+        """Conditions for the padded axes: the position is one the axis has. Innermost registers that fit are in or out as one."""
         found: list[Condition] = []
         for axis in axes:
             extent = self.extent(axis)
             if span(layout.factors(axis)) > extent:
+                last = len(layout.factors(axis)) - 1
                 whole = {
-                    (axis, i): Linear() for i, f in enumerate(layout.factors(axis)) if f.place == VEC and extent % f.extent == 0
+                    (axis, i): Linear()
+                    for i, f in enumerate(layout.factors(axis))
+                    if extent % f.extent == 0 and (f.place == VEC or f.place == REG and i == last)
                 }
                 found.append(Less(self.at(layout, axis, {**loops, **whole}, local=True), extent))
         return tuple(found)

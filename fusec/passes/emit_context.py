@@ -213,7 +213,7 @@ class Context:
         along = terms.get(name)
         if along is None or along.coef != 1 or along.stride is not None or last != (var(name),):
             return loops, point, 1
-        width = min(extent, max(limit, 1), 1 << 4)
+        width = min(extent & -extent, max(limit, 1), 1 << 4)
         rest = [t.coef for t in offset(point).terms if t.var != name and t.stride is None] + [offset(point).const]
         while width > 1 and (extent % width or any(c % width for c in rest) or _mentions(when, name)):
             width //= 2
@@ -224,6 +224,22 @@ class Context:
         moved = dict(point)
         moved[axis, position] = var(chunk[0].var, width) if chunk else Linear()
         return kept + chunk, moved, width
+
+    @staticmethod
+    def _run(loops: tuple[For, ...], offset: Linear, width: int, limit: int, when: tuple[Condition, ...]) -> int:
+        """The widest access where all points of the loops are neighbours in memory: `width` itself where they are not."""
+        steps = {t.var: t.coef for t in offset.terms if t.stride is None}
+        count = width
+        for loop in reversed(loops):
+            if steps.get(loop.var) != count:
+                return width
+            count *= loop.extent
+        own = {f.var for f in loops}
+        others = [t.coef for t in offset.terms if t.stride is None and t.var not in own] + [offset.const]
+        vector = 1 << (max(limit, 1).bit_length() - 1)
+        while vector > width and (count % vector or any(c % vector for c in others) or any(_mentions(when, v) for v in own)):
+            vector //= 2
+        return max(vector, width)
 
 
 def _mentions(when: tuple[Condition, ...], name: str) -> bool:

@@ -104,11 +104,12 @@ class Memory(Context):
 
         limit = self.alignment.get(tensor, VECTOR_BYTES) // BYTES[argument.dtype]
         loops, at, width = self._vectorise(layout, axes, point, offset, value, limit, when)
-        self.widths[tensor] = max(self.widths.get(tensor, 1), width)
+        vector = self._run(loops, offset(at), width, limit, when)
+        self.widths[tensor] = max(self.widths.get(tensor, 1), vector)
         memory, held = Global(tensor, offset(at)), value(at)
         hint = "evict_first" if self._streams(node, tensor) else ""
         source, target = (memory, held) if isinstance(node.op, Load) else (held, memory)
-        return Copy(source, target, loops, width, when, hint, self.origin(node), node.name)
+        return Copy(source, target, loops, width, when, hint, self.origin(node), node.name, vector)
 
     def _streams(self, node: Node, tensor: str) -> bool:
         """Whether the access is a large one of memory updated in place: read once and written once."""

@@ -134,12 +134,33 @@ def _ranked(problem: Problem, anchor: Node) -> list[tuple[Layout, int]]:
     return [(layout, threads) for _, _, layout, threads in sorted(found, key=lambda f: f[:2])[:TRIED]]
 
 
+def _runs(problem: Problem, anchor: Node) -> tuple[str | None, frozenset[str]]:
+    """The axis next to which held axes lie in the anchor's memory, and these: position by position they are one run of neighbours.
+
+    A window [channels, taps] of strides (taps, 1) that a thread holds all taps of.
+    """
+    run, inner = 1, set[str]()
+    for step, name in sorted(strides(problem.graph, anchor)):
+        if step != run or name not in problem.held:
+            return (name, frozenset(inner)) if step == run and inner else (None, frozenset())
+        inner.add(name)
+        run *= problem.graph.axis(name).size
+    return None, frozenset()
+
+
 def _contiguous(problem: Problem, anchor: Node, axes: list[Axis]) -> tuple[str | None, tuple[int, ...]]:
     """The axis along which the anchor's memory is contiguous, and the widths in elements that accesses of its domain may have."""
     name = next((name for step, name in sorted(strides(problem.graph, anchor)) if step == 1 and name not in problem.held), None)
     local = next((a for a in axes if a.name == name), None)
     if local is None:
         return None, (1,)
+    return name, _widths(problem, anchor, local)
+
+
+def _widths(problem: Problem, anchor: Node, local: Axis | None) -> tuple[int, ...]:
+    """The elements of an axis that accesses of the anchor's domain may take at once."""
+    if local is None:
+        return (1,)
     domain = {a.name for a in problem.domain(anchor)}
     near = [n for n in problem.graph.nodes if isinstance(n.op, (Load, Store)) and {a.name for a in problem.domain(n)} == domain]
     found = set()
@@ -148,7 +169,7 @@ def _contiguous(problem: Problem, anchor: Node, axes: list[Axis]) -> tuple[str |
         while width > 1 and local.size % width:
             width //= 2
         found.add(width)
-    return name, tuple(sorted(found))
+    return tuple(sorted(found))
 
 
 def _candidates(problem: Problem, anchor: Node, orders: dict[str, int]) -> Iterator[tuple[Layout, int]]:
@@ -160,7 +181,10 @@ def _candidates(problem: Problem, anchor: Node, orders: dict[str, int]) -> Itera
     ]
     if any(walk is not None and a.name == walk.axis and walk.part % orders.get(a.name, 1) for a in axes):
         return
-    vector, widths = _contiguous(problem, anchor, axes)
+    vector, inner = _runs(problem, anchor)
+    widths = _widths(problem, anchor, next((a for a in axes if a.name == vector), None))
+    if vector is None:
+        vector, widths = _contiguous(problem, anchor, axes)
     fixed = [orders.get(a.name) for a in axes]
     for width in widths if vector not in orders else (1,):
         sizes = [-(-a.size // width) if a.name == vector else a.size for a in axes]
@@ -170,7 +194,7 @@ def _candidates(problem: Problem, anchor: Node, orders: dict[str, int]) -> Itera
                 continue
             for warps in _warp_splits(rest):
                 if 32 * prod(warps) <= MAX_THREADS:
-                    yield _layout(problem, axes, vector, width, lanes, warps), 32 * prod(warps)
+                    yield _layout(problem, axes, vector, width, lanes, warps, inner), 32 * prod(warps)
 
 
 def _lane_splits(sizes: list[int], total: int) -> Iterator[list[int]]:
@@ -207,8 +231,19 @@ def _warp_splits(sizes: list[int]) -> Iterator[list[int]]:
     yield from go(0, MAX_THREADS // 32)
 
 
-def _layout(problem: Problem, axes: list[Axis], vector: str | None, width: int, lanes: list[int], warps: list[int]) -> Layout:
-    """Per axis, from the outermost digit: registers, warps, lanes, vector; the contiguous axis takes the lowest lanes."""
+def _layout(
+    problem: Problem,
+    axes: list[Axis],
+    vector: str | None,
+    width: int,
+    lanes: list[int],
+    warps: list[int],
+    inner: frozenset[str],
+) -> Layout:
+    """Per axis, from the outermost digit: registers, warps, lanes, vector; the contiguous axis takes the lowest lanes.
+
+    Where held axes lie next to it in memory, they are the vector, and it has registers in its place.
+    """
     out: list[tuple[str, tuple[Factor, ...]]] = []
     lane_step, warp_step = 1, 32
     steps: dict[str, tuple[int, int]] = {}
@@ -222,11 +257,20 @@ def _layout(problem: Problem, axes: list[Axis], vector: str | None, width: int, 
             Factor(REG, reg),
             Factor(THREAD, warp, steps[axis.name][1]),
             Factor(THREAD, lane, steps[axis.name][0]),
-            Factor(VEC, vec),
+            Factor(REG if inner else VEC, vec),
         ]
         out.append((axis.name, with_grid(problem, axis.name, [f for f in factors if f.extent > 1], True)))
-    held = tuple((a.name, (Factor(REG, a.size),)) for a in problem.graph.axes if a.name in problem.held)
+    beside = inner | _innermost(problem) if inner else inner
+    held = tuple(
+        (a.name, (Factor(VEC if a.name in beside else REG, a.size),)) for a in problem.graph.axes if a.name in problem.held
+    )
     return Layout(tuple(out) + held)
+
+
+def _innermost(problem: Problem) -> frozenset[str]:
+    """Held axes along which some memory is contiguous."""
+    accesses = [n for n in problem.graph.nodes if isinstance(n.op, (Load, Store))]
+    return frozenset(name for n in accesses for step, name in strides(problem.graph, n) if step == 1) & problem.held
 
 
 # ---- the whole block -------------------------------------------------------------------------------------------------------------

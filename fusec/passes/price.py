@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ..ir.dtype import BYTES, NARROW
-from ..ir.geometry import WARP_SIZE, elements, in_registers, registers, thread_factors
+from ..ir.geometry import WARP_SIZE, elements, in_registers, registers, thread_factors, weight
 from ..ir.graph import Load, Map, Node, Reduce, Ref, Store
 from ..ir.plan import VEC, Layout
 from ..ir.scalar import cost
@@ -52,6 +52,7 @@ def node_cost(problem: Problem, node: Node, layout: Layout) -> float:
     count = elements(layout, names)
     if isinstance(node.op, (Load, Store)):
         vec = max((f.extent for a in names for f in layout.factors(a) if f.place == VEC), default=1)
+        vec = max(vec, _run(problem, node, layout))
         width = min(vec, VECTOR_BYTES // BYTES[node.dtype])
         if not names:
             return 2.0
@@ -62,6 +63,19 @@ def node_cost(problem: Problem, node: Node, layout: Layout) -> float:
     if isinstance(node.op, Reduce):
         return count + _across_threads(problem, node, layout)
     return 0.0
+
+
+def _run(problem: Problem, node: Node, layout: Layout) -> int:
+    """Neighbours in memory that a thread holds side by side, where several axes make them up."""
+    near = {name: step for step, name in strides(problem.graph, node)}
+    held = registers(layout, [a.name for a in problem.domain(node)])
+    steps = sorted((near[a] * weight(layout.factors(a), i), n) for a, i, n in held if a in near)
+    run = 1
+    for step, extent in steps:
+        if step != run:
+            break
+        run *= extent
+    return run & -run
 
 
 def _across_threads(problem: Problem, node: Node, layout: Layout) -> float:

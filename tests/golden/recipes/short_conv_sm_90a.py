@@ -1,14 +1,14 @@
 """short_conv
 
-grid: rows; 224 threads
-anchor: weight_in [window_1=WARP7@32·LANE32@1, weight_1=REG4]
+grid: rows; 64 threads
+anchor: weight_in [window_1=WARP2@32·LANE32@1·REG4, weight_1=VEC4]
 """
 import cutlass
 import cutlass.cute as cute
 from cutlass import BFloat16, Float32, Int64
 from cutlass.cute.nvgpu import CacheEvictionPriority
 
-THREADS = 224
+THREADS = 64
 MIN_BLOCKS = 2
 CARVEOUT = 1  # per cent of the unified memory
 
@@ -26,12 +26,6 @@ def mul(a, b):
 
 
 @cute.jit
-def flat(tensor):
-    """A tensor by 64-bit element offsets from its first element."""
-    return cute.make_tensor(tensor.iterator, cute.make_layout(2**62))
-
-
-@cute.jit
 def tile(tensor, offset, width: cutlass.Constexpr, shape: cutlass.Constexpr, stride: cutlass.Constexpr):
     """The elements from an offset on that is a multiple of `width`: accesses may be `width` elements wide."""
     return cute.make_tensor(tensor.iterator + cute.assume(offset, divby=width), cute.make_layout(shape, stride=stride))
@@ -43,6 +37,14 @@ def load(source, target, priority: cutlass.Constexpr = CacheEvictionPriority.EVI
     held = cute.make_rmem_tensor(target.shape, source.element_type)
     cute.autovec_copy(source, held, l1c_evict_priority=priority)
     target.store(held.load().to(target.element_type))
+
+
+@cute.jit
+def store(source, target, priority: cutlass.Constexpr = CacheEvictionPriority.EVICT_NORMAL):
+    """Registers to memory, rounded to its element type."""
+    held = cute.make_rmem_tensor(source.shape, target.element_type)
+    held.store(source.load().to(target.element_type))
+    cute.autovec_copy(held, target, l1c_evict_priority=priority)
 
 
 @cute.jit
@@ -72,39 +74,44 @@ def short_conv_kernel(x: cute.Tensor, window: cute.Tensor, weight: cute.Tensor, 
     thread, _, _ = cute.arch.thread_idx()
     rows, _, _ = cute.arch.block_idx()
     warp = cute.arch.warp_idx()
-    mX, mWindow, mOut = flat(x), flat(window), flat(out)
     lane = thread & 31
-    rWindowIn = cute.make_rmem_tensor((3,), Float32)
+    rWindowIn = cute.make_rmem_tensor((3, 4), Float32)
     rWindowIn.fill(0.0)
-    rWeightIn = cute.make_rmem_tensor((4,), Float32)
+    rXIn = cute.make_rmem_tensor((4,), Float32)
+    rXIn.fill(0.0)
+    rWeightIn = cute.make_rmem_tensor((4, 4), Float32)
     rWeightIn.fill(0.0)
-    x_in = Float32(0.0)
-    if warp * 32 + lane < 200:
-        gWindow = tile(window, Int64(rows) * window.stride[0] + (warp * 96 + lane * 3), 1, (3,), (1,))
+    if warp * 128 + lane * 4 < 200:
+        gWindow = tile(window, Int64(rows) * window.stride[0] + (warp * 384 + lane * 12), 4, (3, 4), (1, 3))
         load(gWindow, rWindowIn)
         # short_conv+2
-        x_in = Float32(mX[Int64(rows) * x.stride[0] + (warp * 32 + lane)])
-        cute.autovec_copy(tile(weight, warp * 128 + lane * 4, 1, (4,), (1,)), rWeightIn)
-    rFull = cute.make_rmem_tensor((4,), Float32)
-    sum_2 = Float32(0.0)
+        gX = tile(x, Int64(rows) * x.stride[0] + (warp * 128 + lane * 4), 4, (4,), (1,))
+        load(gX, rXIn)
+        cute.autovec_copy(tile(weight, warp * 512 + lane * 16, 4, (4, 4), (1, 4)), rWeightIn)
+    rFull = cute.make_rmem_tensor((4, 4), Float32)
+    rSum = cute.make_rmem_tensor((4,), Float32)
+    rSum.fill(0.0)
+    rSiluBf16 = cute.make_rmem_tensor((4,), Float32)
 
     # short_conv+2: full
-    for weight_1_r in cutlass.range_constexpr(3):
-        rFull[weight_1_r] = rWindowIn[weight_1_r]
-    rFull[3] = x_in
+    for window_1_r in cutlass.range_constexpr(4):
+        for weight_1_v in cutlass.range_constexpr(3):
+            rFull[weight_1_v, window_1_r] = rWindowIn[weight_1_v, window_1_r]
+    for window_1_r in cutlass.range_constexpr(4):
+        rFull[3, window_1_r] = rXIn[window_1_r]
 
     # short_conv+4
-    for weight_1_r in cutlass.range_constexpr(4):
-        sum_2 = fma(rFull[weight_1_r], rWeightIn[weight_1_r], sum_2)
-    silu_bf16 = Float32(BFloat16(silu(sum_2)))
-    if warp * 32 + lane < 200:
+    for window_1_r in cutlass.range_constexpr(4):
+        for weight_1_v in cutlass.range_constexpr(4):
+            rSum[window_1_r] = fma(rFull[weight_1_v, window_1_r], rWeightIn[weight_1_v, window_1_r], rSum[window_1_r])
+    for window_1_r in cutlass.range_constexpr(4):
+        rSiluBf16[window_1_r] = Float32(BFloat16(silu(rSum[window_1_r])))
+    if warp * 128 + lane * 4 < 200:
+        gOut = tile(out, Int64(rows) * 200 + (warp * 128 + lane * 4), 4, (4,), (1,))
+        store(rSiluBf16, gOut)
         # short_conv+3
-        mWindow[Int64(rows) * window.stride[0] + (warp * 96 + lane * 3 + 2)] = BFloat16(x_in)
-        # short_conv+4
-        mOut[Int64(rows) * 200 + (warp * 32 + lane)] = BFloat16(silu_bf16)
-        # short_conv+3
-        gWindow_2 = tile(window, Int64(rows) * window.stride[0] + (warp * 96 + lane * 3), 1, (2,), (1,))
-        store_part(part(rWindowIn, 1, (2,), (1,)), gWindow_2)
+        gWindow_2 = tile(window, Int64(rows) * window.stride[0] + (warp * 384 + lane * 12), 4, (3, 4), (1, 3))
+        store_part(part(rFull, 1, (3, 4), (1, 4)), gWindow_2)
 
 
 @cute.jit
