@@ -127,14 +127,43 @@ class Atoms:
             raise DoesNotNest
 
     def settle(self) -> list[Link]:
-        """Refine all links to a fixpoint; returns those that broke and are not lenient."""
+        """Refine all links to a fixpoint; returns those that broke and are not lenient.
+
+        A lenient link cuts nothing unless it and all that its cuts reach nest: a sum of digits is an index as well.
+        """
+        strict, refused = [k for k in self.links if not k.lenient], set[int]()
+        while True:
+            before = len(self.parents)
+            if not self._nest(strict):
+                return [link for link in strict if link.broken]
+            for i, link in enumerate(self.links):
+                if link.lenient and i not in refused and not self._try(link, strict):
+                    refused.add(i)
+            if len(self.parents) == before:
+                return []
+
+    def _nest(self, links: list[Link]) -> bool:
+        """Refine these links to a fixpoint; whether all nest."""
         changed = True
         while changed:
             before = len(self.parents)
-            for link in self.links:
+            for link in links:
                 self._settle_one(link)
             changed = len(self.parents) != before
-        return [link for link in self.links if link.broken and not link.lenient]
+        return not any(link.broken for link in links)
+
+    def _try(self, link: Link, strict: list[Link]) -> bool:
+        """Refine a lenient link, unless its cuts come to nothing or break another link: then nothing is cut, and the link is broken."""
+        saved = list(self.extents), list(self.parents), dict(self.halves)
+        self._settle_one(link)
+        cut = len(self.parents) != len(saved[1])
+        if not link.broken and (not cut or self._nest(strict)):
+            return True
+        if cut:
+            self.extents, self.parents, self.halves = saved
+            self._nest(strict)
+        link.subs, link.broken = [], True
+        return False
 
     def _settle_one(self, link: Link) -> None:
         """Match the leaves of both sides of a link, splitting where one side is finer, until they correspond one to one."""

@@ -197,3 +197,15 @@ graph norm (numerics default)
 """
 
 
+
+
+def test_a_view_of_an_argument_that_does_not_nest_cuts_nothing() -> None:
+    """Channels 120 | 36 | 36 of a window seen as [6, 20] and [3, 12]: the part stays a sum of digits of the argument."""
+    from fusec.passes.atoms import Atoms, Link
+    atoms = Atoms()
+    whole, part = atoms.new(192), atoms.new(120)
+    atoms.split(whole, 12)
+    atoms.split(part, 20)
+    atoms.links.append(Link(whole, part, 0, lenient=True))
+    assert atoms.settle() == [] and atoms.links[0].broken
+    assert [atoms.extent(leaf) for leaf in atoms.leaves(whole) + atoms.leaves(part)] == [16, 12, 6, 20]
