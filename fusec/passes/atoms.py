@@ -153,7 +153,7 @@ class Atoms:
         return not any(link.broken for link in links)
 
     def _try(self, link: Link, strict: list[Link]) -> bool:
-        """Refine a lenient link, unless its cuts come to nothing or break another link: then nothing is cut, and the link is broken."""
+        """Refine a lenient link, unless its cuts come to nothing or break another: then nothing is cut and the link is broken."""
         saved = list(self.extents), list(self.parents), dict(self.halves)
         self._settle_one(link)
         cut = len(self.parents) != len(saved[1])
