@@ -255,7 +255,7 @@ def _main(c: rows.Classes, wanted: Sequence[int], loc: Loc) -> int | None:
 # ---- sizes of the other captures ----------------------------------------------------------------------------------------------
 
 
-def _resized(x: Like, sizes: Mapping[int, int]) -> Like:
+def resized(x: Like, sizes: Mapping[int, int]) -> Like:
     """The same layout with other extents: strides that nest outside a changed dim grow with it."""
     strides = list(x.strides)
     for d, size in sizes.items():
@@ -272,7 +272,7 @@ def _two_or_more(examples: Mapping[str, Like], free: Free) -> dict[str, Like]:
     out = {}
     for name, x in examples.items():
         small = {d: HINT for d, n in enumerate(x.shape) if (name, d) in free.extents and n < 2}
-        out[name] = _resized(x, small) if small else x
+        out[name] = resized(x, small) if small else x
     return out
 
 
@@ -282,7 +282,7 @@ def _check_one_row(step: Step, graph: TensorGraph, free: Free) -> None:
     examples = {}
     for name, x in step.examples.items():
         sizes = {d: int(e.subs({free.rows: 1})) for (a, d), e in free.extents.items() if a == name and free.rows in e.free_symbols}
-        examples[name] = _resized(x, sizes) if sizes else x
+        examples[name] = resized(x, sizes) if sizes else x
     others = Free({k: e for k, e in free.extents.items() if free.rows not in e.free_symbols}, free.indexed, None)
     try:
         one = step.graph(_two_or_more(examples, others), others, forwards=False)
