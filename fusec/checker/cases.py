@@ -98,6 +98,17 @@ def with_indices(facts: Facts, inputs: Mapping[str, Any], dtype: torch.dtype | N
     return out
 
 
+def absent(facts: Facts, inputs: Mapping[str, Any], every: int = 2) -> Inputs:
+    """The first row and each `every`-th after it take no part: −1 in the index arguments where that says so."""
+    out = dict(inputs)
+    for name in facts.indices:
+        if facts.may_be_absent(name, inputs):
+            t = inputs[name]
+            gone = torch.arange(t.numel(), device=t.device).view(t.shape) % every == 0
+            out[name] = t.masked_fill(gone, -1)
+    return out
+
+
 def _relaid(t: Tensor, strides: list[int], offset: int, storage: Tensor) -> Tensor:
     """The values of `t` in other bytes."""
     out = torch.empty(0, dtype=t.dtype, device=t.device).set_(storage.untyped_storage(), offset, t.shape, strides)
@@ -224,6 +235,8 @@ def variants(facts: Facts, example: Mapping[str, Any], rows: tuple[int, ...] = (
         cases += [("another pool size", base), ("permuted slots", lambda: renumbered(facts, base(), seed + 5)),
                   ("spaced slots", lambda: spaced_slots(facts, base())),
                   ("indices as a column of a table", lambda: with_indices(facts, base(), None, 3))]
+        if any(facts.may_be_absent(name, example) for name in facts.indices):
+            cases += [("absent rows", lambda: absent(facts, base())), ("all rows absent", lambda: absent(facts, base(), 1))]
         if len(facts.paged) > 1:
             cases.append(("pools interleaved in pages", lambda: interleaved_pools(facts, base())))
     return cases if cases else [("the example", lambda: dict(example))]

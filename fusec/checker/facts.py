@@ -34,7 +34,8 @@ def row_dim_of(shape: Shape, rows: str | None) -> int | None:
 class Facts:
     """rows: (argument, dim) pairs of the rows' class, multiples of rows included. pools: argument -> the dim that an index picks
     from (where several do, the one of dynamic extent). indices: integer argument -> the (pool, dim) pairs that it picks from.
-    mutated: arguments written in place. symbol: the rows' name. picks: what `capacity` evaluates."""
+    mutated: arguments written in place. symbol: the rows' name. picks: what `capacity` evaluates. predicates: integer argument ->
+    the `where` of each access through it, None for one without."""
 
     arguments: tuple[Argument, ...]
     rows: tuple[tuple[str, int], ...]
@@ -43,6 +44,7 @@ class Facts:
     mutated: tuple[str, ...]
     symbol: str | None = None
     picks: dict[str, tuple[tuple[str, int, int, Computed], ...]] = field(default_factory=dict)
+    predicates: dict[str, tuple[Computed | None, ...]] = field(default_factory=dict)
 
     def row_dim(self, name: str) -> int | None:
         """The dim of an argument that is rows, None without one."""
@@ -71,6 +73,11 @@ class Facts:
                 most = min(most, inputs[pool].shape[dim])
         return most
 
+    def may_be_absent(self, index: str, inputs: Mapping[str, Tensor]) -> bool:
+        """Whether −1 in an index argument says that its row takes no part: it makes every `where` false."""
+        found = [p(torch.tensor([-1]), inputs) if p is not None else None for p in self.predicates.get(index, (None,))]
+        return all(live is not None and not bool(live.any()) for live in found)
+
     def argument(self, name: str) -> Argument:
         return next(a for a in self.arguments if a.name == name)
 
@@ -86,6 +93,7 @@ def facts(graph: Graph) -> Facts:
     names = {a.name for a in graph.arguments}
     indices: dict[str, dict[tuple[str, int], None]] = {}
     picks: dict[str, list[tuple[str, int, int, Computed]]] = {}
+    predicates: dict[str, list[Computed | None]] = {}
     pools: dict[str, int] = {}
     for node in graph.nodes:
         if not isinstance(node.op, (Load, Store)) or node.op.tensor not in names:
@@ -101,8 +109,10 @@ def facts(graph: Graph) -> Facts:
                     indices.setdefault(name, {})[pool, dim] = None
                     made = _computed(graph, digit.source.value, name, digit.step)
                     picks.setdefault(name, []).append((pool, dim, _beside(digits, extents), made))
+                    live = node.op.where
+                    predicates.setdefault(name, []).append(None if live is None else _computed(graph, live.value, name, 1))
     return Facts(graph.arguments, rows, pools, {n: tuple(p) for n, p in indices.items()}, graph.mutated, graph.rows,
-                 {n: tuple(p) for n, p in picks.items()})
+                 {n: tuple(p) for n, p in picks.items()}, {n: tuple(p) for n, p in predicates.items()})
 
 
 def _beside(digits: tuple[Digit, ...], extents: Mapping[str, object]) -> int:

@@ -116,3 +116,19 @@ def test_random_bytes_hold_no_nan():
     for kind in (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2):
         assert not made.view(kind).float().isnan().any()
     assert len(set(made.tolist())) > 150
+
+
+def test_rows_are_absent_where_minus_one_says_so():
+    def step(pool, slots, other, live):
+        mine = slots >= 0
+        h = fusec.load_rows(pool, slots, where=mine) * 0.5
+        fusec.store_rows_(pool, slots, h, where=mine)
+        return h + pool.new_zeros(()) + fusec.load_rows(live, other, where=other < 5)
+
+    given = dict(pool=torch.randn(7, 8), slots=torch.tensor([3, 1, 6]), other=torch.tensor([0, 2, 1]), live=torch.randn(4, 8))
+    known = facts(written_graph(target(step, given).stages))
+    assert known.may_be_absent("slots", given) and not known.may_be_absent("other", given)
+    made = cases.absent(known, given)
+    assert made["slots"].tolist() == [-1, 1, -1] and made["other"] is given["other"]
+    assert {"absent rows", "all rows absent"} <= {name for name, _ in cases.variants(known, given)}
+    assert "absent rows" not in {name for name, _ in cases.variants(FACTS, inputs())}
