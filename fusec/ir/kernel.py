@@ -186,8 +186,8 @@ class Copy:
 
     Memory to registers or registers to memory. width > 1 is one access: the offset is a multiple of it and so aligned, and the
     innermost register dim holds the neighbours. Points where a condition fails are left alone (registers keep their init).
-    `hint`: "" or "evict_first". `node`: the Load or Store of the graph that a global access is of. `vector`, where above width: all
-    points of the loops are neighbours in memory, the innermost loop fastest, from a multiple of it on: accesses may be that wide.
+    `hint`: "" or "evict_first". `node`: the Load or Store of the graph that a global access is of. `vector`, where above width: the
+    inner loops run over so many neighbours in memory, the innermost loop fastest, from a multiple on: accesses may be that wide.
     """
 
     source: Place

@@ -21,7 +21,7 @@ from ..ir.kernel import (
     TensorSize,
     Value,
 )
-from ..ir.plan import VEC, Exchange, Layout
+from ..ir.plan import REG, VEC, Exchange, Layout
 from ..ir.scalar import Lit
 from ..ir.tensor import Size
 from .coordinates import Coordinates, var
@@ -95,7 +95,9 @@ class Context:
         found: list[For] = []
         point: Point = {}
         for axis, position, extent in registers(layout, axes):
-            name = self.loop_name(axis, "v" if layout.factors(axis)[position].place == VEC else "r")
+            factors = layout.factors(axis)
+            inner = factors[position].place == VEC or any(f.place == REG and f.extent > 1 for f in factors[:position])
+            name = self.loop_name(axis, "v" if inner else "r")
             found.append(For(name, extent))
             point[axis, position] = var(name)
         return tuple(found), point
@@ -227,14 +229,14 @@ class Context:
 
     @staticmethod
     def _run(loops: tuple[For, ...], offset: Linear, width: int, limit: int, when: tuple[Condition, ...]) -> int:
-        """The widest access where all points of the loops are neighbours in memory: `width` itself where they are not."""
+        """The widest access where the points of the inner loops are neighbours in memory: `width` itself where they are not."""
         steps = {t.var: t.coef for t in offset.terms if t.stride is None}
-        count = width
+        count, own = width, set[str]()
         for loop in reversed(loops):
             if steps.get(loop.var) != count:
-                return width
+                break
             count *= loop.extent
-        own = {f.var for f in loops}
+            own.add(loop.var)
         others = [t.coef for t in offset.terms if t.stride is None and t.var not in own] + [offset.const]
         vector = 1 << (max(limit, 1).bit_length() - 1)
         while vector > width and (count % vector or any(c % vector for c in others) or any(_mentions(when, v) for v in own)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 
 from ..errors import ResourceError
 from ..ir.axis import Axis
@@ -148,19 +148,26 @@ def _runs(problem: Problem, anchor: Node) -> tuple[str | None, frozenset[str]]:
     return None, frozenset()
 
 
+def _run_widths(problem: Problem, anchor: Node, axis: Axis) -> tuple[int, ...]:
+    """Positions of an axis that make a whole access, or half of one, together with the held axes next to it: of every access beside
+    the anchor."""
+    spread = problem.spread(problem.domain(anchor))
+    found = set[int]()
+    for node in problem.graph.nodes:
+        if isinstance(node.op, (Load, Store)) and problem.spread(problem.domain(node)) == spread:
+            name, inner = _runs(problem, node)
+            run = prod(problem.graph.axis(a).size for a in inner) if name == axis.name else 1
+            whole = VECTOR_BYTES // BYTES[node.dtype]
+            found |= {whole // gcd(whole, run), whole // gcd(whole, run) // 2} - {0, 1}
+    return tuple(sorted(n for n in found if axis.size % n == 0)) or (1,)
+
+
 def _contiguous(problem: Problem, anchor: Node, axes: list[Axis]) -> tuple[str | None, tuple[int, ...]]:
     """The axis along which the anchor's memory is contiguous, and the widths in elements that accesses of its domain may have."""
     name = next((name for step, name in sorted(strides(problem.graph, anchor)) if step == 1 and name not in problem.held), None)
     local = next((a for a in axes if a.name == name), None)
     if local is None:
         return None, (1,)
-    return name, _widths(problem, anchor, local)
-
-
-def _widths(problem: Problem, anchor: Node, local: Axis | None) -> tuple[int, ...]:
-    """The elements of an axis that accesses of the anchor's domain may take at once."""
-    if local is None:
-        return (1,)
     domain = {a.name for a in problem.domain(anchor)}
     near = [n for n in problem.graph.nodes if isinstance(n.op, (Load, Store)) and {a.name for a in problem.domain(n)} == domain]
     found = set()
@@ -169,7 +176,7 @@ def _widths(problem: Problem, anchor: Node, local: Axis | None) -> tuple[int, ..
         while width > 1 and local.size % width:
             width //= 2
         found.add(width)
-    return tuple(sorted(found))
+    return name, tuple(sorted(found))
 
 
 def _candidates(problem: Problem, anchor: Node, orders: dict[str, int]) -> Iterator[tuple[Layout, int]]:
@@ -182,9 +189,10 @@ def _candidates(problem: Problem, anchor: Node, orders: dict[str, int]) -> Itera
     if any(walk is not None and a.name == walk.axis and walk.part % orders.get(a.name, 1) for a in axes):
         return
     vector, inner = _runs(problem, anchor)
-    widths = _widths(problem, anchor, next((a for a in axes if a.name == vector), None))
     if vector is None:
         vector, widths = _contiguous(problem, anchor, axes)
+    else:
+        widths = _run_widths(problem, anchor, next(a for a in axes if a.name == vector))
     fixed = [orders.get(a.name) for a in axes]
     for width in widths if vector not in orders else (1,):
         sizes = [-(-a.size // width) if a.name == vector else a.size for a in axes]

@@ -22,7 +22,7 @@ def arguments(rows, channels, taps):
     return dict(x=torch.randn(rows, channels), window=torch.randn(rows, channels, taps), weight=torch.randn(channels, taps + 1))
 
 
-@pytest.mark.parametrize("channels, taps", [(200, 3), (64, 2), (36, 7), (37, 3)])
+@pytest.mark.parametrize("channels, taps", [(200, 3), (64, 2), (36, 7), (37, 3), (4608, 3)])
 @pytest.mark.parametrize("alignment", [16, 4])
 def test_channels_and_taps_are_one_run(channels, taps, alignment):
     given = arguments(3, channels, taps)
