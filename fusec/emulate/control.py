@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .machine import current, executes
-from .numeric import Array, Boolean, EmulationError, Int32, Numeric, as_numeric, either, select
+from .numeric import Array, Boolean, EmulationError, Int32, Numeric, as_numeric, either, select, size_of
 from .tensors import Registers, Tensor, Vector
 
 
@@ -166,8 +166,9 @@ def taint(x: Any) -> Any:
     if isinstance(x, Numeric):
         return type(x).of(x.v, either(x.undef, m.active()))
     if isinstance(x, Tensor) and isinstance(x.pointer.memory, Registers):
-        x.pointer.memory.undef |= m.active()
-        x.pointer.memory.whole[:] = False
+        at = x.pointer.memory.inside(x.layout.elements() + x.pointer.offset // size_of(x.element_type))
+        x.pointer.memory.undef[at] |= m.active()
+        x.pointer.memory.whole[at] = False
     return x
 
 

@@ -203,6 +203,30 @@ def _known_before(tree: ast.Module, line: int) -> set[str]:
 
 def _spoilt(node: ast.If, known: set[str]) -> list[ast.stmt]:
     """For the threads that do not go there: what the body writes becomes undefined. Where no effect depends on it, they may go."""
-    names = sorted(set().union(*(_written(s) for s in node.body)) & known)
+    whole, parts = set[str](), list[ast.expr]()
+    for s in node.body:
+        piece = _piece(s)
+        if piece is not None and _names(_root(piece)) <= known:
+            parts.append(piece)
+        else:
+            whole |= _written(s)
     taint = ast.Attribute(ast.Name(RUNTIME, ast.Load()), "taint", ast.Load())
-    return [ast.Assign([ast.Name(n, ast.Store())], ast.Call(taint, [ast.Name(n, ast.Load())], [])) for n in names] or [ast.Pass()]
+    found: list[ast.stmt] = [ast.Assign([ast.Name(n, ast.Store())], ast.Call(taint, [ast.Name(n, ast.Load())], []))
+                             for n in sorted(whole & known)]
+    found += [ast.Expr(ast.Call(taint, [piece], [])) for piece in parts]
+    return found or [ast.Pass()]
+
+
+def _piece(s: ast.stmt) -> ast.expr | None:
+    """The part of a fragment that a copy fills, `rX[None, i]` of `copy(gX, rX[None, i])`; None where more is written, or less."""
+    call = s.value if isinstance(s, ast.Expr) else None
+    if not isinstance(call, ast.Call) or isinstance(call.func, ast.Attribute) and call.func.attr in ("fill", "store"):
+        return None
+    target = call.args[1] if len(call.args) > 1 else None
+    return target if isinstance(target, ast.Subscript) else None
+
+
+def _root(e: ast.expr) -> ast.expr:
+    while isinstance(e, ast.Subscript):
+        e = e.value
+    return e

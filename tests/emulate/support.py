@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fusec.checker.facts import facts
 from fusec.checker.levels import interpreted, shape_of, sizes
 from fusec.checker.masks import MASK, SEEN, ownership
 from fusec.emulate import Report, emulate
@@ -104,12 +105,17 @@ EXPLAINED = (
     (r"= (Float32|Int32|Int64|Boolean)\(", r"if ", "the initial value of a register that is read under that condition alone"),
     (r"load_part\(|r\w+\[.* = |for \w+ in cutlass.range_constexpr", r"load_part\(|r\w+\[.* = |for \w+ in cutlass.range_constexpr",
      "different elements of a fragment"),
+    (r"\w+ = select\(lt, ", r"if lane < \d+:", "the initial value of the masked one is never used by a lane beyond the axis"),
     (r"cutlass.max\(\w+, (Int64\()?0", r"Int64\(", "slots of rows that take no part are used under their predicate alone"),
 )
 
 
-BOUNDED = re.compile(r"Int64\((warp|thread|\w+_lane)\) \* \d+ in 32 bits")
+BOUNDED = re.compile(r"Int64\((warp|thread|\w+_lane|\w+_r)\) \* \d+ in 32 bits")
 ROWS = re.compile(r"Int64\(\w+\) \* (\d+) in 32 bits")
+
+
+IDENTITY = (re.compile(r"if (lane|thread) < \d+:"), re.compile(r"(\w+) = (maximum\(\1, \w+\)|\1 \+ \w+)"))
+"""A lane beyond a masked axis takes part in its reduction: where the mask cannot reach beyond the axis it adds the identity."""
 
 
 def fits(what: str, blocks_per_row: int) -> bool:
@@ -117,6 +123,16 @@ def fits(what: str, blocks_per_row: int) -> bool:
     grid has fewer than 2**31 blocks."""
     rows = ROWS.fullmatch(what)
     return bool(BOUNDED.fullmatch(what)) or rows is not None and int(rows[1]) <= blocks_per_row
+
+
+def larger(graph, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors with integers that pick nothing, such as lengths, a thousand times as large, and fp32 numbers 64 times: only
+    there a maximum that is subtracted before an exponential matters."""
+    indices = facts(graph).indices
+    for a in graph.arguments:
+        if a.name not in indices and a.dtype in ("i32", "i64", "f32"):
+            tensors[a.name] *= 64 if a.dtype == "f32" else 1000
+    return tensors
 
 
 def unread_is_nan(graph, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -140,6 +156,8 @@ def unexplained(source: str, verdicts, blocks_per_row: int = 1) -> list[str]:
         here = lines[v.mutant.line - 1]
         there = lines[int(v.mutant.what.rsplit(" ", 1)[1]) - 1] if v.mutant.kind == "swap" else ""
         known = any(v.mutant.kind == "swap" and re.search(a, here) and re.search(b, there) for a, b, _ in EXPLAINED)
+        body = next((line.strip() for line in lines[v.mutant.line:] if not line.strip().startswith("#")), "")
+        known |= v.mutant.kind == "predicate" and bool(IDENTITY[0].fullmatch(here.strip()) and IDENTITY[1].fullmatch(body))
         known |= v.mutant.kind == "product" and fits(v.mutant.what, blocks_per_row)
         if not v.caught and not v.reason and not known:
             found.append(f"{v}    {here.strip()} <> {there.strip()}")

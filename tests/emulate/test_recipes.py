@@ -18,7 +18,7 @@ from fusec.errors import FusecError
 from fusec.ir.reference import TORCH_DTYPE
 from fusec.passes import pipeline
 
-from .support import interpret, same_numbers, unexplained, unread_is_nan
+from .support import interpret, larger, same_numbers, unexplained, unread_is_nan
 
 SIZES = {"kimi_k3_decode:kda_decode": {"": dict(H=2), " bf16": dict(H=2, state="bf16")},
          "kimi_linear_decode:kda_decode": {"": dict(H=2)}}
@@ -116,7 +116,8 @@ def test_a_recipe_far_away_is_the_same(name, arch):
 def test_every_mutant_of_a_recipe_is_noticed_or_explained(name, arch):
     spec, inputs = specs(name, arch, fewer=True)
     graph = graph_of(name, fewer=True).need("graph")
-    cases = [lambda: Case(inputs(8)), lambda: Case(unread_is_nan(graph, inputs(8))), lambda: far(spec.parameters, inputs(2)),
+    cases = [lambda: Case(inputs(8)), lambda: Case(unread_is_nan(graph, inputs(8))),
+             lambda: Case(larger(graph, inputs(8))), lambda: far(spec.parameters, inputs(2)),
              lambda: high(spec.parameters, inputs(2), spec.launch.grid[0])]
     source = render(spec)
     found = judge(source, cases, spec.parameters, arch)
