@@ -45,7 +45,7 @@ def store_rows_(pool: Tensor, index: Tensor, value: Tensor, where: Tensor | None
     compiled it does not.
     """
     _check(pool, index, where)
-    if capturing():
+    if not torch.compiler.is_dynamo_compiling() and capturing():
         return pool.copy_(torch.ops.fusec.store_rows(pool, index, value, where))
     torch.ops.fusec.store_rows_(pool, index, value, where)
     return pool

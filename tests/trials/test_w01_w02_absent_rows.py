@@ -133,3 +133,5 @@ def test_torch_export_of_others_keeps_the_mutation():
     program = torch.export.export(Step(), (pool, index, value))
     out = program.module()(pool, index, value)
     assert pool.sum(1).tolist() == [0, 0, 3, 0] and out.sum(1).tolist() == [3, 0]
+    step, pool = torch.compile(Step(), fullgraph=True, backend="aot_eager"), torch.zeros(4, 3)
+    assert step(pool, index, value).sum(1).tolist() == [3, 0] and pool.sum(1).tolist() == [0, 0, 3, 0]
