@@ -1,6 +1,7 @@
 """One decode step of Qwen3-Next's Gated DeltaNet: 16 key heads serve 32 value heads, and one scalar per head is the gate.
 
 Query, key and value are one row with one convolution; the state is [key, value], paged, in place; the norm is gated by SiLU.
+After transformers' models/qwen3_next (Qwen3NextGatedDeltaNet, torch_recurrent_gated_delta_rule, Qwen3NextRMSNormGated).
 """
 import torch
 import torch.nn.functional as F
