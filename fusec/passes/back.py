@@ -33,8 +33,7 @@ def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) 
     """The schedule and the kernel of a graph for one arch.
 
     alignment: per tensor, the bytes its base and its run-time strides are multiples of (16 where not given). Raises FusionError
-    where
-    the graph cannot be one kernel, ResourceError where no schedule fits.
+    where the graph cannot be one kernel, ResourceError where no schedule fits.
     """
     graph = mask_loads(bind_loads(graph))
     held = register_axes(graph)

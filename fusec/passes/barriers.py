@@ -1,8 +1,7 @@
 """After this pass every hazard between threads is ordered by a barrier, in shared and in global memory, and each barrier says why.
 
 Hazards: shared write then read; shared read or write, then a write to the same bytes under another name; global read or write,
-then a
-write to the same elements, unless it is the same thread (its program order suffices).
+then a write to the same elements, unless it is the same thread (its program order suffices).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layouts that the anchor may have: digits of its axes over registers, warps, lanes and vectors, the cheapest for it alone first."""
+"""Layouts that the anchor may have: digits of its axes over registers, warps, lanes and vectors, the cheapest by itself first."""
 
 from __future__ import annotations
 

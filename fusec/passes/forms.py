@@ -1,8 +1,7 @@
 """The form of every reduction: the order in which its elements are folded, read off the layout it was placed under.
 
-The order is part of a kernel's meaning: a row's bits depend on it and on nothing else. Every schedule of one artifact must
-realise the
-same forms; today an artifact has one schedule, so the layout pass chooses them.
+The order is part of a kernel's meaning: a row's bits depend on it and on nothing else. Every schedule of one artifact must realise
+the same forms; today an artifact has one schedule, so the layout pass chooses them, but for what strands.py fixes before.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     select(live, load(T), 0)   ->   load(T) where live
 
 Both are 0 where `live` is false; where it is true nothing changes. Only where the Load has no other reader, and where the mask
-is known
-before the Load: it depends on other values than the Load's own.
+is known before the Load: it depends on other values than the Load's own.
 """
 
 from __future__ import annotations

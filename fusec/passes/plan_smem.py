@@ -1,8 +1,7 @@
 """After this pass every shared buffer has its bytes: buffers alive together are disjoint, and the total fits the target.
 
 A buffer is alive from the top-level statement that first touches it to the last one. Bytes are reused only where the buffers
-would not
-fit side by side: reuse costs a barrier, which the barriers pass then adds.
+would not fit side by side: reuse costs a barrier, which the barriers pass then adds.
 """
 
 from __future__ import annotations
