@@ -32,8 +32,8 @@ ONCE_WAVES = 6  # Blocks per multiprocessor up to which marking memory as not ne
 def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) -> tuple[Schedule, KernelSpec]:
     """The schedule and the kernel of a graph for one arch.
 
-    alignment: per tensor, the bytes its base and its run-time strides are multiples of (16 where not given). Raises FusionError
-    where the graph cannot be one kernel, ResourceError where no schedule fits.
+    alignment: per tensor, the bytes its base and its run-time strides are multiples of; where not given, what the kernel likes.
+    Raises FusionError where the graph cannot be one kernel, ResourceError where no schedule fits.
     """
     graph = mask_loads(bind_loads(graph))
     held = register_axes(graph)

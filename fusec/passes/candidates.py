@@ -72,10 +72,11 @@ def _contiguous(problem: Problem, anchor: Node, axes: list[Axis]) -> tuple[str |
     near = [n for n in problem.graph.nodes if isinstance(n.op, (Load, Store)) and {a.name for a in problem.domain(n)} == domain]
     found = set()
     for node in near:
-        width = VECTOR_BYTES // BYTES[node.dtype]
-        while width > 1 and local.size % width:
-            width //= 2
-        found.add(width)
+        for bytes_ in {VECTOR_BYTES, problem.vector_bytes(node)}:
+            width = bytes_ // BYTES[node.dtype]
+            while width > 1 and local.size % width:
+                width //= 2
+            found.add(width)
     return name, tuple(sorted(found))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from math import prod
 
 from ..ir.dtype import BYTES
 from ..ir.geometry import registers
@@ -23,7 +22,8 @@ from ..ir.kernel import (
 from ..ir.plan import Layout
 from .localize import elements_of
 from .emit_context import Context, Piece, Point
-from .problem import VECTOR_BYTES
+
+MOST_ALIGNED = 256  # Bytes: what the base of an allocation and its rows may be multiples of where nothing is said.
 
 
 @dataclass(slots=True)
@@ -102,15 +102,11 @@ class Memory(Context):
             assert isinstance(found, Elem)
             return found
 
-        limit = self.alignment.get(tensor, VECTOR_BYTES) // BYTES[argument.dtype]
+        limit = min(self.alignment.get(tensor, MOST_ALIGNED), self.problem.vector_bytes(node)) // BYTES[argument.dtype]
         loops, at, width = self._vectorise(layout, axes, point, offset, value, limit, when)
         vector = self._run(loops, offset(at), width, limit, when)
         self.widths[tensor] = max(self.widths.get(tensor, 1), vector)
         memory, held = Global(tensor, offset(at)), value(at)
-        hint = "evict_first" if self._streams(node, tensor) else ""
+        hint = "evict_first" if self.problem.streams(node) else ""
         source, target = (memory, held) if isinstance(node.op, Load) else (held, memory)
         return Copy(source, target, loops, width, when, hint, self.origin(node), node.name, vector)
-
-    def _streams(self, node: Node, tensor: str) -> bool:
-        """Whether the access is a large one of memory updated in place: read once and written once."""
-        return tensor in self.problem.graph.mutated and prod(a.size for a in self.problem.domain(node)) >= 4096

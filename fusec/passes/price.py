@@ -10,7 +10,7 @@ from ..ir.graph import Load, Map, Node, Reduce, Ref, Store
 from ..ir.plan import VEC, Layout
 from ..ir.scalar import cost
 from .choose_grid import strides
-from .problem import VECTOR_BYTES, Problem
+from .problem import Problem
 
 LEVEL = 400.0  # Cycles: write to shared memory, barrier, read back, and the skew of the warps.
 HOLD = 200.0  # Cycles that a level more costs before the anchor's own stores: its registers and its memory traffic wait.
@@ -53,7 +53,7 @@ def node_cost(problem: Problem, node: Node, layout: Layout) -> float:
     if isinstance(node.op, (Load, Store)):
         vec = max((f.extent for a in names for f in layout.factors(a) if f.place == VEC), default=1)
         vec = max(vec, _run(problem, node, layout))
-        width = min(vec, VECTOR_BYTES // BYTES[node.dtype])
+        width = min(vec, problem.vector_bytes(node) // BYTES[node.dtype])
         if not names:
             return 2.0
         apart = GAPS if vec > width else 1.0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 
 from ..ir.axis import Axis
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Load, Node, Store
 from ..ir.plan import Layout
 from ..target import Target
 from .choose_grid import Grid
@@ -15,6 +16,7 @@ from .stream import Stream
 MAX_THREADS = 512  # Of a block: a choice, not the limit; more warps only repeat what every thread computes.
 OTHER_REGISTERS = 20  # Addresses, loop state and what the epilogue keeps.
 VECTOR_BYTES = 16  # Of one access: what every target has.
+LARGE_ACCESS = 4096  # Elements of a block from which on an access is what the block waits for.
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,18 @@ class Problem:
     def axes(self, node: Node) -> tuple[Axis, ...]:
         """The local axes of a node's value."""
         return self.grid.local(node.axes)
+
+    def streams(self, node: Node) -> bool:
+        """Whether an access is a large one of memory updated in place: read once and written once."""
+        large = prod(a.size for a in self.domain(node)) >= LARGE_ACCESS
+        return isinstance(node.op, (Load, Store)) and node.op.tensor in self.graph.mutated and large
+
+    def vector_bytes(self, node: Node) -> int:
+        """Bytes of the widest access that a Load or Store should be made of.
+
+        The target's widest asks more of the caller's alignment: it is worth it only where much memory moves.
+        """
+        return self.target.vector_bytes if self.streams(node) else VECTOR_BYTES
 
     def turns(self, node: str) -> int:
         """How often a block computes a node."""

@@ -1,7 +1,7 @@
 """add_rmsnorm_quant
 
 grid: rows; 448 threads
-anchor: residual_in [x_1=REG2·WARP14@32·LANE32@1·VEC8]
+anchor: residual_in [x_1=WARP14@32·LANE32@1·VEC16]
 """
 import cutlass
 import cutlass.cute as cute
@@ -115,22 +115,21 @@ def add_rmsnorm_quant_kernel(
     sSumWarps, sMaxWarps = shared(base, 0, Float32, 14), shared(base, 64, Float32, 14)
     mOut1 = flat(out1)
     lane = thread & 31
-    rResidualIn = cute.make_rmem_tensor((8, 2), Float32)
-    gResidual = tile(residual, Int64(rows) * residual.stride[0] + (warp * 256 + lane * 8), 8, (8, 2), (1, 3584))
+    rResidualIn = cute.make_rmem_tensor((16,), Float32)
+    gResidual = tile(residual, Int64(rows) * residual.stride[0] + (warp * 512 + lane * 16), 16, (16,), (1,))
     load(gResidual, rResidualIn, ONCE)
-    rXIn = cute.make_rmem_tensor((8, 2), Float32)
-    gX = tile(x, Int64(rows) * x.stride[0] + (warp * 256 + lane * 8), 8, (8, 2), (1, 3584))
+    rXIn = cute.make_rmem_tensor((16,), Float32)
+    gX = tile(x, Int64(rows) * x.stride[0] + (warp * 512 + lane * 16), 8, (16,), (1,))
     load(gX, rXIn)
-    rWeightIn = cute.make_rmem_tensor((8, 2), Float32)
-    load(tile(weight, warp * 256 + lane * 8, 8, (8, 2), (1, 3584)), rWeightIn)
-    rH = cute.make_rmem_tensor((8, 2), Float32)
+    rWeightIn = cute.make_rmem_tensor((16,), Float32)
+    load(tile(weight, warp * 512 + lane * 16, 8, (16,), (1,)), rWeightIn)
+    rH = cute.make_rmem_tensor((16,), Float32)
     sum_part = Float32(0.0)
 
     # add_norm+2; add_norm+4
-    for x_1_r in cutlass.range_constexpr(2):
-        for x_1_v in cutlass.range_constexpr(8):
-            rH[x_1_v, x_1_r] = Float32(BFloat16(rResidualIn[x_1_v, x_1_r] + rXIn[x_1_v, x_1_r]))
-            sum_part = fma(rH[x_1_v, x_1_r], rH[x_1_v, x_1_r], sum_part)
+    for x_1_v in cutlass.range_constexpr(16):
+        rH[x_1_v] = Float32(BFloat16(rResidualIn[x_1_v] + rXIn[x_1_v]))
+        sum_part = fma(rH[x_1_v], rH[x_1_v], sum_part)
 
     # add_norm+4
     sum_part = lane_sum(sum_part, 1, 32)
@@ -143,7 +142,7 @@ def add_rmsnorm_quant_kernel(
     cute.arch.sync_threads()  # sum_warps: write → read
 
     cute.autovec_copy(tile(sSumWarps, 0, 1, (14,), (1,)), rSumParts)
-    rMul1 = cute.make_rmem_tensor((8, 2), Float32)
+    rMul1 = cute.make_rmem_tensor((16,), Float32)
     sum_2, max_part = Float32(0.0), -Float32.inf
 
     # add_norm+4
@@ -152,10 +151,9 @@ def add_rmsnorm_quant_kernel(
     rsqrt = cute.math.rsqrt(sum_2 / 7168.0 + 1e-06)
 
     # add_norm+4; add_rmsnorm_quant+4
-    for x_1_r in cutlass.range_constexpr(2):
-        for x_1_v in cutlass.range_constexpr(8):
-            rMul1[x_1_v, x_1_r] = rH[x_1_v, x_1_r] * rsqrt * rWeightIn[x_1_v, x_1_r]
-            max_part = maximum(max_part, cute.math.abs(rMul1[x_1_v, x_1_r]))
+    for x_1_v in cutlass.range_constexpr(16):
+        rMul1[x_1_v] = rH[x_1_v] * rsqrt * rWeightIn[x_1_v]
+        max_part = maximum(max_part, cute.math.abs(rMul1[x_1_v]))
 
     # add_rmsnorm_quant+4
     max_part = lane_max(max_part, 1, 32)
@@ -165,7 +163,7 @@ def add_rmsnorm_quant_kernel(
     cute.arch.sync_threads()  # max_warps: write → read
 
     cute.autovec_copy(tile(sMaxWarps, 0, 1, (14,), (1,)), rMaxParts)
-    rClampF8e4m3 = cute.make_rmem_tensor((8, 2), Float32)
+    rClampF8e4m3 = cute.make_rmem_tensor((16,), Float32)
     max_2 = -Float32.inf
     for turn in cutlass.range_constexpr(14):
         max_2 = maximum(max_2, rMaxParts[turn])
@@ -174,10 +172,9 @@ def add_rmsnorm_quant_kernel(
     scale = maximum(max_2 / 448.0, Float32(1e-12))
 
     # codes+2
-    for x_1_r in cutlass.range_constexpr(2):
-        for x_1_v in cutlass.range_constexpr(8):
-            rClampF8e4m3[x_1_v, x_1_r] = round_e4m3(clamp(rMul1[x_1_v, x_1_r] / scale, Float32(-448.0), Float32(448.0)))
-    gOut0 = tile(out0, Int64(rows) * 7168 + (warp * 256 + lane * 8), 8, (8, 2), (1, 3584))
+    for x_1_v in cutlass.range_constexpr(16):
+        rClampF8e4m3[x_1_v] = round_e4m3(clamp(rMul1[x_1_v] / scale, Float32(-448.0), Float32(448.0)))
+    gOut0 = tile(out0, Int64(rows) * 7168 + (warp * 512 + lane * 16), 16, (16,), (1,))
     store(rClampF8e4m3, gOut0)
     if thread == 0:
         # add_rmsnorm_quant+4: scale

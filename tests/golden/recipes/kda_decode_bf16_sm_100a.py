@@ -1,7 +1,7 @@
 """kda_decode
 
 grid: rows x state_1; 256 threads
-anchor: state_in [state_2=REG4·WARP8@32·LANE4@8, state_3=REG2·LANE8@1·VEC8]
+anchor: state_in [state_2=REG2·WARP8@32·LANE8@4, state_3=REG2·LANE4@1·VEC16]
 threads 0..127: conv_state_in, x_in, window, taps, sum, silu, y, store_conv_state_0, store_conv_state_1
 threads 128..128: raw_beta_in, beta
 threads 128..255: raw_gate_in, dt_bias_in, gate, mul_2, sigmoid, mul_3, decay, norm_weight_in, output_gate_in, sigmoid_1
@@ -123,8 +123,8 @@ def kda_decode_kernel(
     lane = thread & 31
     thread_from_128 = thread - 128
     warp_from_4 = thread_from_128 >> 5
-    state_2_lane = (thread >> 3) & 3
-    state_3_lane = thread & 7
+    state_2_lane = (thread >> 2) & 7
+    state_3_lane = thread & 3
     state_indices_in = mStateIndices[Int64(rows) * state_indices.stride[0]]
     state_indices_in_at = Int64(state_indices_in)
     A_log_in = mALog[state_1]
@@ -194,11 +194,11 @@ def kda_decode_kernel(
     if thread == 128:
         # kda_decode+21: beta
         sBeta[0] = beta
-    rStateIn = cute.make_rmem_tensor((8, 4, 2), Float32)
+    rStateIn = cute.make_rmem_tensor((16, 2, 2), Float32)
 
     # kda_decode+24
     gState = tile(state, state_indices_in_at * state.stride[0]
-        + (state_1 * 16384 + warp * 512 + state_2_lane * 128 + state_3_lane * 8), 8, (8, 4, 2), (1, 4096, 64))
+        + (state_1 * 16384 + warp * 1024 + state_2_lane * 128 + state_3_lane * 16), 16, (16, 2, 2), (1, 8192, 64))
     load(gState, rStateIn, ONCE)
     if thread < 128:
         # kda_decode+9
@@ -208,44 +208,44 @@ def kda_decode_kernel(
         gConvState_3 = tile(conv_state, state_indices_in_at * conv_state.stride[0]
             + (state_1 * 128 + warp * 32 + lane + 9216), 1, (3,), (1536,))
         store(rXIn, gConvState_3)
-    rYS = cute.make_rmem_tensor((8, 2), Float32)
+    rYS = cute.make_rmem_tensor((16, 2), Float32)
     cute.arch.sync_threads()  # y_shared: write → read
 
-    load(tile(sY, state_3_lane * 8, 8, (8, 2), (1, 64)), rYS)
-    rYS2 = cute.make_rmem_tensor((8, 2), Float32)
-    load(tile(sY, state_3_lane * 8 + 128, 8, (8, 2), (1, 64)), rYS2)
-    rDecayS = cute.make_rmem_tensor((8, 2), Float32)
-    cute.autovec_copy(tile(sDecay, state_3_lane * 8, 4, (8, 2), (1, 64)), rDecayS)
-    rYS3 = cute.make_rmem_tensor((4,), Float32)
-    load(tile(sY, warp * 4 + state_2_lane + 256, 1, (4,), (32,)), rYS3)
+    load(tile(sY, state_3_lane * 16, 8, (16, 2), (1, 64)), rYS)
+    rYS2 = cute.make_rmem_tensor((16, 2), Float32)
+    load(tile(sY, state_3_lane * 16 + 128, 8, (16, 2), (1, 64)), rYS2)
+    rDecayS = cute.make_rmem_tensor((16, 2), Float32)
+    cute.autovec_copy(tile(sDecay, state_3_lane * 16, 4, (16, 2), (1, 64)), rDecayS)
+    rYS3 = cute.make_rmem_tensor((2,), Float32)
+    load(tile(sY, warp * 8 + state_2_lane + 256, 1, (2,), (64,)), rYS3)
     beta_s = sBeta[0]
-    rNormWeightInS = cute.make_rmem_tensor((4,), Float32)
-    tNormWeightIn = tile(sNormWeightIn, warp * 4 + state_2_lane, 1, (4,), (32,))
+    rNormWeightInS = cute.make_rmem_tensor((2,), Float32)
+    tNormWeightIn = tile(sNormWeightIn, warp * 8 + state_2_lane, 1, (2,), (64,))
     cute.autovec_copy(tNormWeightIn, rNormWeightInS)
-    rSigmoid1S = cute.make_rmem_tensor((4,), Float32)
-    cute.autovec_copy(tile(sSigmoid1, warp * 4 + state_2_lane, 1, (4,), (32,)), rSigmoid1S)
-    rH = cute.make_rmem_tensor((8, 4, 2), Float32)
-    rDotRaw = cute.make_rmem_tensor((4,), Float32)
+    rSigmoid1S = cute.make_rmem_tensor((2,), Float32)
+    cute.autovec_copy(tile(sSigmoid1, warp * 8 + state_2_lane, 1, (2,), (64,)), rSigmoid1S)
+    rH = cute.make_rmem_tensor((16, 2, 2), Float32)
+    rDotRaw = cute.make_rmem_tensor((2,), Float32)
     rDotRaw.fill(0.0)
-    rDot1BaseRaw = cute.make_rmem_tensor((4,), Float32)
+    rDot1BaseRaw = cute.make_rmem_tensor((2,), Float32)
     rDot1BaseRaw.fill(0.0)
-    rK = cute.make_rmem_tensor((8, 2), Float32)
-    rDelta = cute.make_rmem_tensor((4,), Float32)
-    rO = cute.make_rmem_tensor((4,), Float32)
-    rH1Bf16 = cute.make_rmem_tensor((8, 4, 2), Float32)
+    rK = cute.make_rmem_tensor((16, 2), Float32)
+    rDelta = cute.make_rmem_tensor((2,), Float32)
+    rO = cute.make_rmem_tensor((2,), Float32)
+    rH1Bf16 = cute.make_rmem_tensor((16, 2, 2), Float32)
     sum_1, sum_2, dot_1_step_raw_raw, sum_3_part = Float32(0.0), Float32(0.0), Float32(0.0), Float32(0.0)
 
     # kda_decode+15; kda_decode+16; kda_decode+28
     for state_3_r in cutlass.range_constexpr(2):
-        for state_3_v in cutlass.range_constexpr(8):
+        for state_3_v in cutlass.range_constexpr(16):
             sum_1 = fma(rYS[state_3_v, state_3_r], rYS[state_3_v, state_3_r], sum_1)
             sum_2 = fma(rYS2[state_3_v, state_3_r], rYS2[state_3_v, state_3_r], sum_2)
             dot_1_step_raw_raw = fma(rYS2[state_3_v, state_3_r], rYS[state_3_v, state_3_r], dot_1_step_raw_raw)
 
     # kda_decode+24: h; kda_decode+25; kda_decode+28
     for state_3_r in cutlass.range_constexpr(2):
-        for state_2_r in cutlass.range_constexpr(4):
-            for state_3_v in cutlass.range_constexpr(8):
+        for state_2_r in cutlass.range_constexpr(2):
+            for state_3_v in cutlass.range_constexpr(16):
                 rH[state_3_v, state_2_r, state_3_r] = (
                     rStateIn[state_3_v, state_2_r, state_3_r] * rDecayS[state_3_v, state_3_r])
                 rDotRaw[state_2_r] = fma(rH[state_3_v, state_2_r, state_3_r], rYS2[state_3_v, state_3_r],
@@ -254,14 +254,14 @@ def kda_decode_kernel(
                     rDot1BaseRaw[state_2_r])
 
     # kda_decode+25
-    for i in cutlass.range_constexpr(4):
-        rDotRaw[i] = lane_sum(rDotRaw[i], 1, 8)
-        rDot1BaseRaw[i] = lane_sum(rDot1BaseRaw[i], 1, 8)
+    for i in cutlass.range_constexpr(2):
+        rDotRaw[i] = lane_sum(rDotRaw[i], 1, 4)
+        rDot1BaseRaw[i] = lane_sum(rDot1BaseRaw[i], 1, 4)
 
     # kda_decode+15
-    sum_1 = lane_sum(sum_1, 1, 8)
-    sum_2 = lane_sum(sum_2, 1, 8)
-    dot_1_step_raw_raw = lane_sum(dot_1_step_raw_raw, 1, 8)
+    sum_1 = lane_sum(sum_1, 1, 4)
+    sum_2 = lane_sum(sum_2, 1, 4)
+    dot_1_step_raw_raw = lane_sum(dot_1_step_raw_raw, 1, 4)
 
     # kda_decode+15; kda_decode+16; kda_decode+25; kda_decode+28
     mul_1 = cute.math.rsqrt(sum_1 + 1e-06) * 0.08838834764831845
@@ -271,24 +271,24 @@ def kda_decode_kernel(
 
     # kda_decode+16: k
     for state_3_r in cutlass.range_constexpr(2):
-        for state_3_v in cutlass.range_constexpr(8):
+        for state_3_v in cutlass.range_constexpr(16):
             rK[state_3_v, state_3_r] = rYS2[state_3_v, state_3_r] * rsqrt_1
 
     # kda_decode+25: delta; kda_decode+28; kda_decode+31
-    for state_2_r in cutlass.range_constexpr(4):
+    for state_2_r in cutlass.range_constexpr(2):
         rDelta[state_2_r] = fma(neg_rsqrt_1, rDotRaw[state_2_r], rYS3[state_2_r]) * beta_s
         rO[state_2_r] = Float32(BFloat16(fma(rDot1BaseRaw[state_2_r], mul_1, rDelta[state_2_r] * dot_1_step)))
         sum_3_part = fma(rO[state_2_r], rO[state_2_r], sum_3_part)
 
     # kda_decode+27
     for state_3_r in cutlass.range_constexpr(2):
-        for state_2_r in cutlass.range_constexpr(4):
-            for state_3_v in cutlass.range_constexpr(8):
+        for state_2_r in cutlass.range_constexpr(2):
+            for state_3_v in cutlass.range_constexpr(16):
                 rH1Bf16[state_3_v, state_2_r, state_3_r] = Float32(
                     BFloat16(fma(rDelta[state_2_r], rK[state_3_v, state_3_r], rH[state_3_v, state_2_r, state_3_r])))
 
     # kda_decode+31
-    sum_3_part = lane_sum(sum_3_part, 8, 4)
+    sum_3_part = lane_sum(sum_3_part, 4, 8)
     if state_2_lane == 0 and state_3_lane == 0:
         sSum3Warps[warp] = sum_3_part
 
@@ -298,7 +298,7 @@ def kda_decode_kernel(
     cute.arch.sync_threads()  # sum_3_warps: write → read
 
     cute.autovec_copy(tile(sSum3Warps, 0, 1, (8,), (1,)), rSum3Parts)
-    rMul6Bf16 = cute.make_rmem_tensor((4,), Float32)
+    rMul6Bf16 = cute.make_rmem_tensor((2,), Float32)
     sum_3 = Float32(0.0)
 
     # kda_decode+31
@@ -307,11 +307,11 @@ def kda_decode_kernel(
     rsqrt_2 = cute.math.rsqrt(fma(sum_3, Float32(0.0078125), Float32(1e-05)))
 
     # kda_decode+32
-    for state_2_r in cutlass.range_constexpr(4):
+    for state_2_r in cutlass.range_constexpr(2):
         rMul6Bf16[state_2_r] = Float32(
             BFloat16(rO[state_2_r] * rsqrt_2 * rNormWeightInS[state_2_r] * rSigmoid1S[state_2_r]))
     if state_3_lane == 0:
-        gOut = tile(out, Int64(rows) * 1536 + (state_1 * 128 + warp * 4 + state_2_lane), 1, (4,), (32,))
+        gOut = tile(out, Int64(rows) * 1536 + (state_1 * 128 + warp * 8 + state_2_lane), 1, (2,), (64,))
         store(rMul6Bf16, gOut)
 
 
