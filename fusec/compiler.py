@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .ir.kernel import Parameter
@@ -20,6 +20,8 @@ from .runtime.store import Entry, Store, store
 from .runtime.worker import BUILD, builder, start_builder
 
 Progress = Callable[[str], None]
+
+SPILL_TRIES = 4  # Kernels built in place of one that spills.
 
 
 def quiet(text: str) -> None:
@@ -96,12 +98,17 @@ def _build(wanted: Mapping[str, _Wanted], place: Store, progress: Progress) -> d
     name = wanted[archs[0]].stages.need("graph").name
     progress(f"{name}: building for {', '.join(archs)}")
     built = _built(wanted)
-    spilled = {arch: one for arch, one in wanted.items()
-               if built[arch].resources["spills"] and one.stages.need("kernel").launch.min_blocks > 1}
-    for arch, one in spilled.items():
-        progress(f"{name}: spills for {arch}, building with more registers")
-        one.stages = pipeline.relaxed(one.stages)
-    built.update(_built(spilled))
+    tried = {arch: one for arch, one in wanted.items() if built[arch].resources["spills"]}
+    for _ in range(SPILL_TRIES):
+        others = {arch: pipeline.relaxed(one.stages) for arch, one in tried.items()}
+        tried = {arch: replace(tried[arch], stages=other) for arch, other in others.items() if other is not None}
+        for arch in tried:
+            progress(f"{name}: spills for {arch}, building another")
+        for arch, found in _built(tried).items():
+            wanted[arch].seconds = tried[arch].seconds
+            if found.resources["spills"] < built[arch].resources["spills"]:
+                wanted[arch].stages, built[arch] = tried[arch].stages, found
+        tried = {arch: one for arch, one in tried.items() if built[arch].resources["spills"]}
     return {arch: _kernel(_publish(place, one, built[arch]), one) for arch, one in wanted.items()}
 
 

@@ -9,7 +9,7 @@ from ..ir.dtype import BYTES
 from ..ir.graph import Graph
 from ..ir.kernel import Copy, Global, KernelSpec, Let, Linear, Parameter, Statement, Term, walk
 from ..ir.overlap import apart
-from ..ir.plan import Schedule
+from ..ir.plan import Layout, Schedule
 from ..target import TARGETS
 from .barriers import insert_barriers
 from .bind_loads import bind_loads, register_axes
@@ -29,17 +29,20 @@ from .plan_smem import plan_smem, with_spans
 ONCE_WAVES = 6  # Blocks per multiprocessor up to which marking memory as not needed again pays (docs/falsification.md, rule 3).
 
 
-def to_kernel(graph: Graph, arch: str, alignment: dict[str, int] | None = None) -> tuple[Schedule, KernelSpec]:
+def to_kernel(
+    graph: Graph, arch: str, alignment: dict[str, int] | None = None, avoid: tuple[Layout, ...] = ()
+) -> tuple[Schedule, KernelSpec]:
     """The schedule and the kernel of a graph for one arch.
 
     alignment: per tensor, the bytes its base and its run-time strides are multiples of; where not given, what the kernel likes.
-    Raises FusionError where the graph cannot be one kernel, ResourceError where no schedule fits.
+    avoid: layouts of the anchor that spill. Raises FusionError where the graph cannot be one kernel, ResourceError where nothing
+    fits.
     """
     graph = mask_loads(bind_loads(graph))
     held = register_axes(graph)
     grid = choose_grid(graph, held)
     target = TARGETS[arch]
-    problem, placed = place(Problem(graph, grid, held, target))
+    problem, placed = place(Problem(graph, grid, held, target, avoid=avoid))
     graph = problem.graph
     levels = assign_levels(problem, placed)
     coords = Coordinates(graph, placed)

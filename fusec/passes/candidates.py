@@ -12,7 +12,7 @@ from ..ir.graph import Load, Node, Store
 from ..ir.plan import REG, THREAD, VEC, Factor, Layout
 from .choose_grid import strides
 from .price import node_cost
-from .problem import MAX_THREADS, OTHER_REGISTERS, VECTOR_BYTES, Problem
+from .problem import MAX_THREADS, VECTOR_BYTES, Problem
 from .regions import live_registers, with_grid
 
 MOST_CANDIDATES = 5000  # Layouts looked at: beyond, a domain of many axes would take minutes.
@@ -28,7 +28,7 @@ def ranked(problem: Problem, anchor: Node) -> list[tuple[Layout, int]]:
     found: list[tuple[float, int, Layout, int]] = []
     for number, (layout, threads) in enumerate(itertools.islice(_candidates(problem, anchor, orders), MOST_CANDIDATES)):
         need = live_registers(problem, {n.name: layout if n.name in held else none for n in problem.graph.nodes})
-        if need + OTHER_REGISTERS <= problem.target.registers(threads):
+        if need + problem.reserve <= problem.target.registers(threads) and layout not in problem.avoid:
             spent = sum(node_cost(problem, n, layout) for n in mine) * max(threads / 128, 2.0)
             found.append((spent, number, layout, threads))
     return [(layout, threads) for _, _, layout, threads in sorted(found, key=lambda f: f[:2])[:TRIED]]

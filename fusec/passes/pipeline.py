@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import InternalError
+from ..errors import InternalError, ResourceError
 from ..ir.graph import Graph
 from ..ir.kernel import KernelSpec
-from ..ir.plan import Schedule
+from ..ir.plan import Layout, Schedule
 from ..ir.tensor import TensorGraph
 
 
@@ -19,7 +19,8 @@ from ..ir.tensor import TensorGraph
 class Stages:
     """The levels of one function for one architecture, as far as they were made (None: not yet).
 
-    alignment: bytes that a tensor's data and free strides are a multiple of, where less than a kernel would like.
+    alignment: bytes that a tensor's data and free strides are a multiple of, where less than a kernel would like. avoid: layouts of
+    the anchor that were tried and spill.
     """
 
     captured: TensorGraph | None
@@ -30,6 +31,7 @@ class Stages:
     schedule: Schedule | None = None
     kernel: KernelSpec | None = None
     source: str | None = None
+    avoid: tuple[Layout, ...] = ()
 
     def need(self, level: str) -> Any:
         """A level that must be there. Raises InternalError where the pipeline was stopped before it."""
@@ -54,10 +56,19 @@ def _kernel(s: Stages) -> Stages:
     return replace(s, schedule=schedule, kernel=kernel)
 
 
-def relaxed(s: Stages) -> Stages:
-    """The same kernel without the promise of several blocks per multiprocessor: what is built where the promise made it spill."""
+def relaxed(s: Stages) -> Stages | None:
+    """Another kernel in place of one that spills, None where there is none: first without the promise of several blocks per
+    multiprocessor, then with the next layout of the anchor that leaves more of them."""
+    from .back import to_kernel
     kernel = s.need("kernel")
-    return _source(replace(s, kernel=replace(kernel, launch=replace(kernel.launch, min_blocks=1))))
+    if kernel.launch.min_blocks > 1:
+        return _source(replace(s, kernel=replace(kernel, launch=replace(kernel.launch, min_blocks=1))))
+    avoid = (*s.avoid, s.need("schedule").layout(s.need("schedule").anchor))
+    try:
+        schedule, kernel = to_kernel(s.need("graph"), s.arch, dict(s.alignment) or None, avoid)
+    except ResourceError:
+        return None
+    return _source(replace(s, schedule=schedule, kernel=kernel, avoid=avoid))
 
 
 def _source(s: Stages) -> Stages:

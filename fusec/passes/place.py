@@ -15,7 +15,7 @@ from ..ir.geometry import crosses_warps
 from ..ir.graph import Load, Node, Reduce, Store
 from ..ir.plan import Layout
 from .candidates import ranked
-from .problem import MAX_THREADS, OTHER_REGISTERS, Placement, Problem
+from .problem import MAX_THREADS, Placement, Problem
 from .regions import Group, find_groups, live_registers, make_search, side_by_side
 from .stream import streams
 
@@ -78,7 +78,7 @@ def find_anchor(problem: Problem) -> Node:
 
 def _most_held(problem: Problem) -> int:
     """Values that a block can hold in registers beside what else it needs."""
-    return max(t * (problem.target.registers(t) - OTHER_REGISTERS) for t in (128, 256, MAX_THREADS))
+    return max(t * (problem.target.registers(t) - problem.reserve) for t in (128, 256, MAX_THREADS))
 
 
 def _resident(problem: Problem, anchor: Node) -> list[Node]:
@@ -125,7 +125,7 @@ def _complete(problem: Problem, anchor: Node, groups: tuple[Group, ...], layout:
             spent = sum(search.node(n, 1)[0] for n in group.nodes)
             whole = side_by_side(Layout(layouts[group.nodes[0]].axes, 0, layouts[group.nodes[0]].count), busy, spent)
             layouts.update({n: replace(layouts[n], first=whole.first, count=whole.count) for n in group.nodes})
-    need = live_registers(problem, layouts) + read // 2 + OTHER_REGISTERS
+    need = live_registers(problem, layouts) + read // 2 + problem.reserve
     if need > problem.target.registers(threads):
         return None
     blocks = 2 if need <= problem.target.registers(threads, 2) else 1

@@ -15,6 +15,7 @@ from .stream import Stream
 
 MAX_THREADS = 512  # Of a block: a choice, not the limit; more warps only repeat what every thread computes.
 OTHER_REGISTERS = 20  # Addresses, loop state and what the epilogue keeps.
+MORE_REGISTERS = 24  # What is left beyond that after each layout that turned out to need more registers than there are.
 VECTOR_BYTES = 16  # Of one access: what every target has.
 LARGE_ACCESS = 4096  # Elements of a block from which on an access is what the block waits for.
 
@@ -42,7 +43,11 @@ class Placement:
 
 @dataclass(slots=True)
 class Problem:
-    """A graph, its grid, the axes that every thread holds whole, the hardware it is placed on, and the walk of a block, if any."""
+    """A graph, its grid, the axes that every thread holds whole, the hardware it is placed on, and the walk of a block, if any.
+
+    orders: strands of bounded axes, where `ordered`. avoid: layouts of the anchor that turned out to need more registers than there
+    are.
+    """
 
     graph: Graph
     grid: Grid
@@ -52,10 +57,16 @@ class Problem:
     table: dict[str, Node] = field(default_factory=dict)
     orders: dict[str, dict[str, int]] = field(default_factory=dict)
     ordered: bool = True
+    avoid: tuple[Layout, ...] = ()
 
     def __post_init__(self) -> None:
         self.table = self.graph.table
         self.orders = strands(self.graph) if self.ordered else {}
+
+    @property
+    def reserve(self) -> int:
+        """Registers of a thread that placement leaves for what is not loaded: more where that was too few before."""
+        return OTHER_REGISTERS + MORE_REGISTERS * len(self.avoid)
 
     def domain(self, node: Node) -> tuple[Axis, ...]:
         """The local axes of a node's iteration space."""

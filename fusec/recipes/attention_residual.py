@@ -10,7 +10,7 @@ import fusec
 EPS = 1e-5
 
 
-def example(rows, device, N=3, D=7168):
+def example(rows, device, N=8, D=7168):
     """`rows` hidden states of width D with N snapshots each."""
     def normal(*shape, scale=1.0):
         return (scale * torch.randn(*shape, device=device)).to(torch.bfloat16)

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 
 import fusec
 
+EPS = 1e-6
+
 
 def example(rows, device, H=64, D=128):
     """`rows` requests of H heads of D among half as many slots again."""
@@ -27,3 +29,19 @@ def lightning_decode(qkv, kv_cache, slope, slot_id):
     kv = torch.exp(-slope)[:, None, None] * kv_cache[slot_id] + k[..., :, None] * v[..., None, :]
     kv_cache[slot_id] = kv
     return torch.matmul(q.unsqueeze(2), kv).to(qkv.dtype).flatten(1)
+
+
+def example_normed(rows, device, H=64, D=128):
+    """The same, with a gate for every channel and the weight of the norm over all of them."""
+    return example(rows, device, H, D) | dict(
+        gate=torch.randn(rows, H * D, device=device).to(torch.bfloat16),
+        norm_weight=(1 + 0.1 * torch.randn(H * D, device=device)).to(torch.bfloat16),
+    )
+
+
+@fusec.fuse(example=example_normed)
+def lightning_decode_normed(qkv, kv_cache, slope, slot_id, gate, norm_weight):
+    """As above, then RMSNorm over all heads of a row, norm_weight [H·D], and the sigmoid of gate [R, H·D] -> [R, H·D] bf16."""
+    out = lightning_decode.reference(qkv, kv_cache, slope, slot_id).float()
+    out = out * torch.rsqrt(out.square().mean(-1, keepdim=True) + EPS) * norm_weight.float()
+    return (torch.sigmoid(gate.float()) * out).to(qkv.dtype)

@@ -12,7 +12,7 @@ EPS = 1e-5
 STATES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def example(rows, device, H=32, P=64, N=128, G=8, state="fp32"):
+def example(rows, device, H=128, P=64, N=128, G=8, state="fp32"):
     """`rows` requests among half as many slots again, H heads of P in G groups of N states."""
     def normal(*shape, scale=1.0, dtype=torch.bfloat16):
         return (scale * torch.randn(*shape, device=device)).to(dtype)

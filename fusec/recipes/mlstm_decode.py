@@ -13,7 +13,7 @@ CAP = 15.0  # Gates are softly limited to ±CAP.
 EPS = 1e-6
 
 
-def example(rows, device, H=8, K=128, V=256):
+def example(rows, device, H=8, K=256, V=512):
     """`rows` requests of H heads, keys of K, values of V, among half as many slots again."""
     def normal(*shape, scale=1.0, dtype=torch.bfloat16):
         return (scale * torch.randn(*shape, device=device)).to(dtype)

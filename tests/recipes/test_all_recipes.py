@@ -27,6 +27,7 @@ CASES = {
     "kimi_k3_decode:mla_reduce": [SPLITS, dict(H=3, S=7, D=100, partial="fp16")],
     "kimi_linear_decode:kda_decode": [HEADS, HEADS | BF16],
     "lightning_decode:lightning_decode": [HEADS],
+    "lightning_decode:lightning_decode_normed": [HEADS],
     "mamba2_decode:mamba2_decode": [dict(H=4, P=16, N=32, G=2), *(dict(H=2, P=8, N=16, G=1, state=s) for s in ("bf16", "fp16"))],
     "merge_states:merge_attn_states": [HEADS],
     "merge_states:merge_state": [HEADS],
