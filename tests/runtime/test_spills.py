@@ -37,9 +37,10 @@ def test_a_spilling_kernel_is_built_with_more_registers(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("good", [2, 9])
-def test_a_kernel_that_spills_all_the_same_gets_another_layout(monkeypatch, good) -> None:
+def test_a_kernel_that_spills_all_the_same_gets_another_layout(monkeypatch, tmp_path, good) -> None:
     """The layout numbered `good` does not spill; where none is tried that far, the one that spills least is kept."""
     seen: list[str] = []
+    monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path))
 
     class Builder:
         @staticmethod
