@@ -75,22 +75,37 @@ def _aligned(b: Builder, word: str, x: Value, output: str) -> Value:
         "'ij,kj', [x, y]",
         "'ij,kj->ki', [x, y]",
         "'bij,bjk->bik', [x[None], y.T[None]]",
+        "'bii->bi', [c[:, :, :4]]",
+        "'ii', [x[:, :3]]",
     )
 )
 def _einsum(b: Builder, out: Result, equation: str, args: list[Value], path: Any = None) -> Value:
     left, arrow, right = equation.replace(" ", "").partition("->")
     words = left.split(",")
-    if any(len(w.replace("...", "")) != len(set(w.replace("...", ""))) for w in words):
-        raise b.unsupported(f"a letter twice in one operand of {equation!r}", "take the diagonal by hand, or multiply by a mask")
+    once = "".join(sorted(c for c in set("".join(words)) - {"."} if "".join(words).count(c) == 1))
+    words, args = (list(x) for x in zip(*(_without_twice(b, w, x) for w, x in zip(words, args))))
     spare = [c for c in LETTERS + LETTERS.upper() if c not in equation]
     ranks = [x.rank - len(w.replace("...", "")) for w, x in zip(words, args)]
     dots = "".join(spare[: max(ranks)])
     words = [w.replace("...", dots[len(dots) - r :]) for w, r in zip(words, ranks)]
-    letters = "".join(words)
     if not arrow:
-        right = "..." + "".join(sorted(c for c in set(letters) - set(dots) if letters.count(c) == 1))
+        right = "..." + once
     result = einsum(b, words, args, right.replace("...", dots), out.dtype)
     return b.expand(result, out.shape)
+
+
+def _without_twice(b: Builder, word: str, x: Value) -> tuple[str, Value]:
+    """An operand of an einsum with the diagonal of dims of one letter in their place, as its last dim."""
+    from .views import diagonal  # It takes windows from here.
+
+    for letter in [c for c in dict.fromkeys(word) if c != "." and word.count(c) > 1]:
+        lead, dots, tail = word.partition("...")
+        places = [i for i, c in enumerate(lead) if c == letter] + [i - len(tail) for i, c in enumerate(tail) if c == letter]
+        x = diagonal(b, x, 0, places[0], places[1])
+        first = word.index(letter)
+        second = word.index(letter, first + 1)
+        word = word[:first] + word[first + 1 : second] + word[second + 1 :] + letter
+    return word, x
 
 
 def matmul(b: Builder, x: Value, y: Value, dtype: str) -> Value:
@@ -164,9 +179,12 @@ def _linear(b: Builder, out: Result, x: Value, weight: Value, bias: Value | None
     addmm=("x[:, :3], x, y.T", "x[:, :3], x, y.T, beta=0.5, alpha=2.0"),
     baddbmm="x[None, :, :3], x[None], y.T[None]",
     addmv="x[:, 0], x, y[0]",
+    addbmm="x[:, :3], x[None], y.T[None]",
 )
 def _addmm(b: Builder, out: Result, base: Value, x: Value, y: Value, beta: float, alpha: float) -> Value:
     product = matmul(b, x, y, "f32")
+    if b.source.startswith("aten.addbmm"):
+        product = b.reduce("sum", [product], [0], "f32")
     if alpha != 1:
         product = b.map("mul", product, Lit(float(alpha)), dtype="f32")
     if beta != 1:

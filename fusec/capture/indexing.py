@@ -11,6 +11,7 @@ from typing import Any
 
 import sympy
 
+from ..ir.dtype import FLOATS
 from ..ir.tensor import Expand
 from .builder import Builder, Extent, Value, broadcast, plain
 from .registry import Result, op
@@ -118,9 +119,46 @@ def _index_fill(b: Builder, out: Result, x: Value, dim: int, index: Value, value
     return b.update(x, b.fill(value, (1,) * x.rank, x.dtype), dim % x.rank, b.wrap(index, x.shape[dim]))
 
 
-@op(index_add=(), scatter_add=(), index_reduce=())
+@op(index_reduce=())
 def _accumulate(b: Builder, out: Result, *_: Any) -> Value:
-    raise b.unsupported("adds at indices that may repeat", ACCUMULATE)
+    raise b.unsupported("folds at indices that may repeat", ACCUMULATE)
+
+
+MOST_ADDED = 1 << 12
+
+
+def added(b: Builder, x: Value, dim: int, index: Value, values: Value, alpha: float = 1) -> Value:
+    """x with values added where the index (of the values' rank; one element where it repeats) says, repeated indices included.
+
+    Every element of x sums over the values that name it, so that both sizes along the dim must be constant.
+    """
+    n, m = x.shape[dim], values.shape[dim]
+    if not isinstance(n, int) or not isinstance(m, int) or n * m > MOST_ADDED:
+        raise b.unsupported(f"adds at indices that may repeat, {m} values to a dim of {n}", ACCUMULATE)
+    place = b.reshape(b.iota(n), (n,) + (1,) * (x.rank - 1 - dim))
+    mask = b.map("eq", b.unsqueeze(b.cast(index, "i64"), dim + 1), place, dtype="bool")
+    wide = "f32" if x.dtype in FLOATS else x.dtype
+    chosen = b.map("select", mask, b.unsqueeze(values, dim + 1), b.scalar(0, values.dtype), dtype=values.dtype)
+    total = b.reduce("sum", [chosen], [dim], wide)
+    if alpha != 1:
+        total = b.map("mul", total, b.scalar(alpha, wide), dtype=wide)
+    return b.map("add", x, total, dtype=x.dtype)
+
+
+@op(index_add=("x, 1, torch.cat([k, k[:1]]), y", "x, 1, k, y[:, :3], alpha=0.5"))
+def _index_add(b: Builder, out: Result, x: Value, dim: int, index: Value, values: Value, alpha: float) -> Value:
+    dim %= x.rank
+    return added(b, x, dim, b.reshape(index, (1,) * dim + values.shape[dim : dim + 1] + (1,) * (x.rank - 1 - dim)), values, alpha)
+
+
+@op(scatter_add="x, 1, i % 4, y")
+def _scatter_add(b: Builder, out: Result, x: Value, dim: int, index: Value, values: Value) -> Value:
+    dim %= x.rank
+    if any(index.shape[d] != x.shape[d] for d in range(x.rank) if d != dim):
+        raise b.unsupported("an index shorter than the tensor", "slice the tensor first")
+    for d in range(x.rank):
+        values = b.slice(values, d, 0, index.shape[d])
+    return added(b, x, dim, index, values)
 
 
 # ---- one index per element ----------------------------------------------------------------------------------------------------

@@ -186,14 +186,97 @@ def _xlogy(x: Term, log_y: Term) -> Term:
     return f.select(f.ne(log_y, log_y), log_y, f.select(f.eq(x, 0.0), 0.0, x * log_y))
 
 
+@define_new("signbit", "Whether the sign is negative, that of a zero included.")
+def _signbit(x: Term) -> Term:
+    return f.lt(f.bitcast_i32(x), 0)
+
+
+@define_new("copysign", "|x| with the sign of y")
+def _copysign(x: Term, y: Term) -> Term:
+    return f.select(f.signbit(y), -f.abs(x), f.abs(x))
+
+
+@define_new("atan_unit", "atan of |x| <= tan(pi / 8): odd polynomial (Cephes atanf)")
+def _atan_unit(x: Term) -> Term:
+    z = x * x
+    tail = f.fma(f.fma(f.fma(8.05374449538e-2, z, -1.38776856032e-1), z, 1.99777106478e-1), z, -3.33329491539e-1)
+    return f.fma(tail * z, x, x)
+
+
+@define_new("atan_positive", "atan of x >= 0: about 0, 1 or infinity, whichever is near")
+def _atan_positive(x: Term) -> Term:
+    middle = 0.7853981633974483 + f.atan_unit((x - 1.0) / (x + 1.0))
+    high = 1.5707963267948966 - f.atan_unit(1.0 / f.max(x, 1.0))
+    return f.select(f.gt(x, 2.414213562373095), high, f.select(f.gt(x, 0.4142135623730950), middle, f.atan_unit(x)))
+
+
+@define_new("atan")
+def _atan(x: Term) -> Term:
+    return f.copysign(f.atan_positive(f.abs(x)), x)
+
+
+@define_new("atan2", "The angle of (x, y), signs of zeros and pairs of infinities as in C.")
+def _atan2(y: Term, x: Term) -> Term:
+    a, b = f.abs(y), f.abs(x)
+    ratio = f.select(f.eq(a, b), f.select(f.eq(a, 0.0), 0.0, 1.0), a / b)
+    angle = f.atan_positive(ratio)
+    return f.copysign(f.select(f.signbit(x), 3.141592653589793 - angle, angle), y) + f.select(f.ne(x, x), x, 0.0)
+
+
+@define_new("asin")
+def _asin(x: Term) -> Term:
+    return f.atan2(x, f.sqrt((1.0 - x) * (1.0 + x)))
+
+
+@define_new("acos")
+def _acos(x: Term) -> Term:
+    return f.atan2(f.sqrt((1.0 - x) * (1.0 + x)), x)
+
+
+@define_new("asinh", "log(|x| + sqrt(x^2 + 1)) with the sign of x; log 2|x| where the square could overflow.")
+def _asinh(x: Term) -> Term:
+    a = f.abs(x)
+    small = f.min(a, 1e9)
+    square = small * small
+    near = f.log1p(small + square / (1.0 + f.sqrt(square + 1.0)))
+    return f.copysign(f.select(f.gt(a, 1e9), f.log(a) + 0.6931471805599453, near), x)
+
+
+@define_new("acosh", "log(x + sqrt(x^2 - 1))")
+def _acosh(x: Term) -> Term:
+    t = x - 1.0
+    small = f.min(t, 1e9)
+    return f.select(f.gt(t, 1e9), f.log(x) + 0.6931471805599453, f.log1p(small + f.sqrt(small * (small + 2.0))))
+
+
+@define_new("atanh")
+def _atanh(x: Term) -> Term:
+    return 0.5 * f.log1p(2.0 * x / (1.0 - x))
+
+
+@define_new("hypot", "sqrt(x^2 + y^2) without overflow")
+def _hypot(x: Term, y: Term) -> Term:
+    high, low = f.max(f.abs(x), f.abs(y)), f.min(f.abs(x), f.abs(y))
+    ratio = f.select(f.eq(high, low), f.select(f.eq(high, 0.0), 0.0, 1.0), low / high)
+    return high * f.sqrt(f.fma(ratio, ratio, 1.0))
+
+
+@define_new("trunc_div_int", "a / b towards zero, of integers")
+def _trunc_div_int(a: Term, b: Term) -> Term:
+    q = f.floordiv(a, b)
+    return f.select(getattr(f, "and")(f.ne(q * b, a), f.lt(q, 0)), q + 1, q)
+
+
 # ---- rows ---------------------------------------------------------------------------------------------------------------------
 
 
 for _fn in ("neg", "abs"):
     arithmetic(_fn, (f"{_fn}.default", "x"))
 arithmetic("sign", ("sign.default", "x"), ("sgn.default", "x"), ints=None)
-for _fn in ("exp", "exp2", "expm1", "log1p", "sin", "cos", "erf", "tan", "sinh", "cosh"):
+for _fn in ("exp", "exp2", "expm1", "log1p", "sin", "cos", "erf", "tan", "sinh", "cosh", "atan"):
     unary(_fn)
+for _fn, _sample in (("asin", "x * 0.3"), ("acos", "x * 0.3"), ("asinh", "x * 9"), ("acosh", "p + 1"), ("atanh", "x * 0.3")):
+    unary(_fn, "", _sample)
 for _fn in ("log", "log2", "log10", "sqrt", "rsqrt"):
     unary(_fn, "", "p")
 for _fn in ("floor", "ceil", "trunc", "round", "frac"):
@@ -204,6 +287,10 @@ arithmetic("max", ("maximum.default", "x, y"), ("max.other", "x, n"), ("clamp_mi
 arithmetic("min", ("minimum.default", "x, y"), ("min.other", "x, n"), ("clamp_max.default", "x, 0.5"), ("clamp_max.Tensor", "x, y"))
 arithmetic("maxnum", ("fmax.default", "x, n"), ints="max")
 arithmetic("minnum", ("fmin.default", "x, n"), ints="min")
+arithmetic("copysign", ("copysign.Tensor", "x, y"), ("copysign.Scalar", "x, -0.0"))
+arithmetic("atan2", ("atan2.default", "x, y"))
+arithmetic("hypot", ("hypot.default", "x, y"))
+registry.add("signbit.default", lambda b, out, x: b.map("signbit", promote(b, x, as_float(x.dtype)), dtype="bool"), "x", "x * 0")
 arithmetic("mul", ("mul.Tensor", "x, y"), ("mul.Scalar", "x, 0.1"))
 arithmetic("logaddexp", ("logaddexp.default", "x, y"))
 registry.add("xlogy.Tensor", lambda b, out, x, y: _xlogy_op(b, out, x, y), "x, p")
@@ -235,13 +322,14 @@ def _div(b: Builder, out: Result, x: Any, y: Any, rounding_mode: str | None = No
     if rounding_mode is None:
         return b.map("div", left, right, dtype=out.dtype)
     if out.dtype in INTS and rounding_mode == "trunc":
-        raise b.unsupported("division towards zero of integers", "use rounding_mode='floor'")
+        return b.map("trunc_div_int", left, right, dtype=out.dtype)
     return b.map("floordiv" if out.dtype in INTS else f"{rounding_mode}_div", left, right, dtype=out.dtype)
 
 
 registry.add("div.Tensor", _div, "x, y", "x, 3.0", "i, d")
 registry.add("div.Scalar", _div, "x, 3.0")
-registry.add("div.Tensor_mode", _div, "x, y, rounding_mode='floor'", "x, y, rounding_mode='trunc'", "i, d, rounding_mode='floor'")
+registry.add("div.Tensor_mode", _div, "x, y, rounding_mode='floor'", "x, y, rounding_mode='trunc'", "i, d, rounding_mode='floor'",
+             "i - 4, d - 2 * (i % 2) * d, rounding_mode='trunc'")
 registry.add("div.Scalar_mode", _div, "x, 0.75, rounding_mode='floor'")
 registry.add("floor_divide.default", lambda b, out, x, y: _div(b, out, x, y, "floor"), "x, y", "i, d")
 arithmetic("remainder", ("remainder.Tensor", "x, y"), ("remainder.Scalar", "x, 0.7"), ints="mod", exact=True)

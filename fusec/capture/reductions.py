@@ -81,10 +81,95 @@ def _aminmax(b: Builder, out: Result, x: Value, dim: int | None, keep: bool) -> 
     return b.reduce("min", [x], dims, out.dtype, keep), b.reduce("max", [x], dims, out.dtype, keep)
 
 
-@op(max__dim="x, 1; 0", min__dim="x, -1, True; 0")
-def _max_dim(b: Builder, out: Result, x: Value, dim: int, keep: bool) -> tuple[Value | None, ...]:
+# ---- positions of extremes ------------------------------------------------------------------------------------------------------
+
+
+def static_extent(b: Builder, x: Value, dim: int, most: int | None = None) -> int:
+    """The size of a dim, which must be constant (and at most `most`)."""
+    n = x.shape[dim]
+    if not isinstance(n, int) or most is not None and n > most:
+        limit = "" if most is None else f"at most {most} elements, "
+        raise b.unsupported(f"an order along a dim of {n}", f"{limit}of a size known at compile time")
+    return n
+
+
+def extreme(b: Builder, x: Value, dim: int, monoid: str, taken: Value | None = None) -> tuple[Value, Value]:
+    """(extreme, its first position as i64) along a dim, both with the dim kept; NaN is the extreme. taken: elements left out."""
+    n = static_extent(b, x, dim)
+    real = x.dtype in FLOATS
+    free = x
+    if taken is not None:
+        worst = Lit(float("-inf" if monoid == "max" else "inf")) if real else Lit((-1 if monoid == "max" else 1) * (1 << 30))
+        free = b.map("select", taken, worst, x, dtype=x.dtype)
+    top = b.reduce(monoid, [free], [dim], x.dtype, True)
+    hit = b.map("eq", x, top, dtype="bool")
+    if real:
+        hit = b.map("or", hit, b.map("isnan", x, dtype="bool"), dtype="bool")
+    if taken is not None:
+        hit = b.map("and", hit, b.map("not", taken, dtype="bool"), dtype="bool")
+    at = b.map("select", hit, b.cast(along(b, x, dim), "f32"), Lit(float(n)), dtype="f32")  # Exact: no dim has 2^24 elements.
+    return top, b.cast(b.reduce("min", [at], [dim], "f32", True), "i64")
+
+
+def along(b: Builder, x: Value, dim: int) -> Value:
+    """0, 1, 2, … along a dim of x, unit dims elsewhere."""
+    return b.reshape(b.iota(x.shape[dim]), tuple(n if d == dim else 1 for d, n in enumerate(x.shape)))
+
+
+def _squeezed(b: Builder, x: Value, dim: int, keep: bool) -> Value:
+    return x if keep else b.reshape(x, x.shape[:dim] + x.shape[dim + 1 :])
+
+
+@op(max__dim=("x, 1; 0", "n, 1; 1"), min__dim=("x, -1, True; 0", "x, -1, True; 1"))
+def _max_dim(b: Builder, out: Result, x: Value, dim: int, keep: bool) -> tuple[Value, ...]:
+    if x.rank == 0:
+        return x, b.fill(0, (), "i64")
+    dim %= x.rank
     monoid = "min" if b.source.startswith("aten.min") else "max"
-    return b.reduce(monoid, [x], dims_of(dim, x.rank), out.dtype, keep), None
+    if not isinstance(x.shape[dim], int):
+        return b.reduce(monoid, [x], [dim], out.dtype, keep), b.fill(0, out.shape, "i64")
+    top, at = extreme(b, x, dim, monoid)
+    return _squeezed(b, top, dim, keep), _squeezed(b, at, dim, keep)
+
+
+@op(argmax=("x, 1", "x, -1, True", "i, 1", "x"), argmin=("x, 1", "n, 1"))
+def _argmax(b: Builder, out: Result, x: Value, dim: int | None, keep: bool) -> Value:
+    if dim is None:
+        x = b.reshape(x, (plain(sympy.prod([sympy.sympify(n) for n in x.shape])),))
+    at = extreme(b, x, (dim or 0) % x.rank, "min" if b.source.startswith("aten.argmin") else "max")[1]
+    return b.reshape(at, out.shape)
+
+
+MOST_SORTED = 16
+
+
+@op(topk=("x, 2; 0", "x, 2; 1", "x, 3, 0; 1", "x, 2, -1, False; 1"))
+def _topk(b: Builder, out: Result, x: Value, k: int, dim: int, largest: bool, *_: Any) -> tuple[Value, Value]:
+    """One after the other: the extreme of what is left."""
+    dim %= x.rank
+    if not isinstance(k, int) or k > MOST_SORTED:
+        raise b.unsupported(f"the {k} largest", f"they are found one by one: at most {MOST_SORTED}")
+    values, places, taken = [], [], None
+    for _step in range(k):
+        top, at = extreme(b, x, dim, "max" if largest else "min", taken)
+        values.append(top)
+        places.append(at)
+        here = b.map("eq", along(b, x, dim), at, dtype="bool")
+        taken = here if taken is None else b.map("or", taken, here, dtype="bool")
+    return b.join(values, dim), b.join(places, dim)
+
+
+@op(
+    sort=("x; 0", "x, -1, True; 1"),
+    sort__stable="x, stable=True; 1",
+    argsort=("x", "x, 0, True"),
+    argsort__stable="x, stable=True",
+)
+def _sort(b: Builder, out: Result, x: Value, *rest: Any) -> Any:
+    dim, descending = (rest[1], rest[2]) if b.source.endswith(".stable") else (rest[0], rest[1])
+    n = static_extent(b, x, dim % x.rank, MOST_SORTED)
+    values, places = _topk(b, out, x, n, dim, descending)
+    return places if b.source.startswith("aten.argsort") else (values, places)
 
 
 @op(any="m", any__dim=("m, 1", "x, -1, True"), all="m", all__dim=("m, -1, True", "m, 0"))
@@ -256,6 +341,15 @@ def _logsumexp(b: Builder, out: Result, x: Value, dims: Dims, keep: bool) -> Val
     total = b.reduce("sum", [b.map("exp", b.map("sub", x, shift, dtype="f32"), dtype="f32")], over, "f32", keep)
     shift = shift if keep else b.reshape(shift, total.shape)
     return b.map("add", b.map("log", total, dtype="f32"), shift, dtype=out.dtype)
+
+
+@op(cummax="x, 1; 0", cummin="x, 0; 0")
+def _cummax(b: Builder, out: Result, x: Value, dim: int) -> tuple[Value | None, ...]:
+    fn, dim, parts = ("max" if b.source.startswith("aten.cummax") else "min"), dim % x.rank, list[Value]()
+    for i in range(static_extent(b, x, dim, 64)):
+        part = b.slice(x, dim, i, 1)
+        parts.append(b.map(fn, parts[-1], part, dtype=x.dtype) if parts else part)
+    return b.join(parts, dim), None
 
 
 @op(cumsum=("x, 1", "x, 0", "i, 1"), cumprod="x, 1")

@@ -85,10 +85,9 @@ def nearest(name: str, count: int = 3) -> list[str]:
 
 REMEDIES = {
     **dict.fromkeys(
-        ("sort", "argsort", "topk", "kthvalue", "median"),
+        ("kthvalue", "median"),
         "an order of values is not supported: choose before the step, pass indices",
     ),
-    **dict.fromkeys(("argmax", "argmin"), "positions of extremes are not supported: amax and amin give the values"),
     **dict.fromkeys(
         ("randn", "rand", "randn_like", "rand_like", "bernoulli", "multinomial", "native_dropout", "dropout", "randint"),
         "random numbers are not supported: pass them as an argument",

@@ -200,7 +200,10 @@ def _indexed(c: Classes, node: TensorNode, op: Gather | Update, own: Dims) -> No
     _each(c, rest[: op.dim] + index + rest[op.dim :], part)
     if op.where is not None:
         _align(c, c.dims[op.where], index)
-    c.picked.append((source, op.dim))
+    if op.index in c.given or len(c.leaves(source, op.dim)) < 2:
+        c.picked.append((source, op.dim))
+    else:
+        c.fixed.append(c.dims[source][op.dim])  # A diagonal: the sizes of all its dims decide where it stands.
     _pair(c, op.index, c.dims[source][op.dim])
     if op.index in c.given:
         c.paged.append((op.index, node))

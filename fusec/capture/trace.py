@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._decomp
+from torch._export.utils import _get_decomp_for_cia
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
@@ -25,8 +27,9 @@ from torch.fx.traceback import preserve_node_meta
 from ..errors import CaptureError, FusecError, Loc, UnsupportedOp
 from . import bind, structure
 from .locate import Locate, of_function, of_traceback
-from .registry import REMEDIES, nearest
+from .registry import OPS, REMEDIES, nearest
 
+MOST_LEVELS = 4  # Of ops made of ops without a row.
 _capturing: contextvars.ContextVar[bool] = contextvars.ContextVar("fusec_capturing", default=False)
 
 
@@ -152,6 +155,7 @@ def trace(
             contextlib.redirect_stderr(io.StringIO()),
         ):
             exported = torch.export.export(module, (), fakes, strict=False, dynamic_shapes=spec).run_decompositions({})
+            exported = taken_apart(exported)
     except FusecError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever torch raises is about the user's function
@@ -160,6 +164,45 @@ def trace(
         _capturing.reset(token)
     back: _Return = noted["return"]
     return Program(exported, tuple(examples), back.aliases, back.constants, back.structure)
+
+
+def taken_apart(exported: Any) -> Any:
+    """The program with ops that have no row as torch itself composes them of ops that have one; all others stay whole."""
+    for op in sorted(_unknown(exported.graph), key=str):
+        exported = _without(exported, op) or exported
+    return exported
+
+
+def _without(exported: Any, op: Any) -> Any:
+    """The program with one op taken apart, level by level; None where torch does not, or comes to ops without a row."""
+    others = _unknown(exported.graph)
+    for _ in range(MOST_LEVELS):
+        table = {o: rule for o in _unknown(exported.graph) - others | {op} if (rule := _composition(o)) is not None}
+        try:
+            exported = exported.run_decompositions(table)
+        except Exception:  # noqa: BLE001 - the op is refused as it stands
+            return None
+        if _unknown(exported.graph) <= others - {op}:
+            return exported
+    return None
+
+
+def _unknown(graph: Any) -> set[Any]:
+    calls = {n.target for n in graph.nodes if n.op == "call_function"}
+    return {
+        t
+        for t in calls
+        if isinstance(t, torch._ops.OpOverload) and t.namespace in ("aten", "prims") and str(t) not in OPS
+        and any(isinstance(r.type, (torch.TensorType, torch.ListType)) for r in t._schema.returns)
+    }
+
+
+def _composition(op: Any) -> Callable[..., Any] | None:
+    """What eager runs for a composite op, else torch's reference for one that has a kernel of its own."""
+    if op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return _get_decomp_for_cia(op)  # type: ignore[no-any-return]
+    rule: Callable[..., Any] | None = torch._decomp.decomposition_table.get(op)
+    return rule
 
 
 def _explain(error: BaseException, at: Loc, function: Loc) -> FusecError:

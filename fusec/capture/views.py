@@ -7,6 +7,7 @@ from typing import Any
 
 import sympy
 
+from ..ir.scalar import Lit
 from .builder import Builder, Extent, Value, broadcast, plain
 from .contractions import padded, windows
 from .registry import Result, op
@@ -280,14 +281,39 @@ def _unfold(b: Builder, out: Result, x: Value, dim: int, size: int, step: int) -
     return b.permute(wins, back + [x.rank])
 
 
-@op(pad=("x, [1, 2]", "x, [-1, 1, 1, 0], 'constant', 0.5"), constant_pad_nd="x, [1, 2], 2.0")
+@op(
+    pad=(
+        "x, [1, 2]",
+        "x, [-1, 1, 1, 0], 'constant', 0.5",
+        "x, [2, 1], 'reflect'",
+        "x, [2, 1], 'replicate'",
+        "x, [2, 1], 'circular'",
+    ),
+    constant_pad_nd="x, [1, 2], 2.0",
+)
 def _pad(b: Builder, out: Result, x: Value, pads: list[int], *rest: Any) -> Value:
     mode, value = rest if len(rest) == 2 else ("constant", rest[0])
-    if mode != "constant":
-        raise b.unsupported(f"padding of mode {mode!r}", "pad with a constant")
     for i in range(len(pads) // 2):
+        if mode != "constant":
+            x = _repeated(b, x, x.rank - 1 - i, pads[2 * i], pads[2 * i + 1], mode)
+            continue
         x = padded(b, x, -1 - i, pads[2 * i], pads[2 * i + 1], value or 0.0)
     return x
+
+
+def _repeated(b: Builder, x: Value, dim: int, before: int, after: int, mode: str) -> Value:
+    """x with elements of its own before and after along a dim: the nearest, the mirrored or those of the other end."""
+    n = x.shape[dim]
+    if not isinstance(n, int) or before + after > 64 or min(before, after) < 0:
+        raise b.unsupported(f"padding of mode {mode!r} of a dim of {n} by {before} and {after}", "at most 64, of a constant size")
+    places = [*range(-before, 0), *range(n, n + after)]
+    source = {
+        "replicate": lambda i: min(max(i, 0), n - 1),
+        "reflect": lambda i: -i if i < 0 else 2 * (n - 1) - i,
+        "circular": lambda i: i % n,
+    }[mode]
+    parts = [b.slice(x, dim, source(i), 1) for i in places]
+    return b.join([*parts[:before], x, *parts[before:]], dim)
 
 
 # ---- writes into a part -------------------------------------------------------------------------------------------------------
@@ -344,9 +370,37 @@ def _copy(b: Builder, out: Result, x: Value, value: Value, *_: Any) -> Value:
     return b.update(x, value)
 
 
-@op(diagonal=(), diag_embed=())
+def diagonal(b: Builder, x: Value, offset: int, d1: int, d2: int) -> Value:
+    """x[i, i + offset] along two dims of constant size, as the last dim."""
+    d1, d2 = d1 % x.rank, d2 % x.rank
+    n, m = x.shape[d1], x.shape[d2]
+    if not isinstance(n, int) or not isinstance(m, int):
+        raise b.unsupported("a diagonal along a dim whose size is known at the call only")
+    flat = b.permute(x, [d for d in range(x.rank) if d not in (d1, d2)] + [d1, d2])
+    flat = b.reshape(flat, flat.shape[:-2] + (n * m,))
+    length, first = max(min(n + min(offset, 0), m - max(offset, 0)), 0), max(-offset, 0) * m + max(offset, 0)
+    index = b.map("mul", b.iota(length), Lit(m + 1), dtype="i64")
+    return b.gather(flat, flat.rank - 1, b.map("add", index, Lit(first), dtype="i64") if first else index)
+
+
+@op(diagonal=("x", "x, 1", "x, -1", "c, 0, 1, 2"), diagonal_copy="x")
 def _diagonal(b: Builder, out: Result, x: Value, offset: int, d1: int, d2: int) -> Value:
-    raise b.unsupported("diagonals", "multiply by a mask made of torch.arange comparisons, and sum")
+    return diagonal(b, x, offset, d1, d2)
+
+
+@op(diag_embed=("x", "x, 1, 0, 2", "x, -1"))
+def _diag_embed(b: Builder, out: Result, x: Value, offset: int, d1: int, d2: int) -> Value:
+    """x on the diagonal of a square: both its dims count along the last dim of x."""
+    rank, n = x.rank + 1, out.shape[d1]
+    rows, columns = b.unsqueeze(b.iota(n), 1), b.iota(n)
+    shifted = b.map("add", rows, Lit(offset), dtype="i64") if offset else rows
+    first = b.slice(padded(b, x, -1, max(-offset, 0), max(offset, 0)), -1, 0, n)
+    on = b.map("eq", columns, shifted, dtype="bool")
+    square = b.map("select", on, b.unsqueeze(first, -1), b.scalar(0, x.dtype), dtype=x.dtype)
+    order = list(range(rank - 2))
+    for place, d in sorted(((d1 % rank, rank - 2), (d2 % rank, rank - 1))):
+        order.insert(place, d)
+    return b.permute(square, order)
 
 
 @op(view__dtype="x.float(), torch.int32")

@@ -11,7 +11,7 @@ import sympy
 
 from ..ir.dtype import INTS
 from ..ir.scalar import Lit
-from ..ir.tensor import Expand, Map, Permute, Reshape, Shape, Size, TensorNode
+from ..ir.tensor import Expand, Iota, Map, Permute, Reshape, Shape, Size, TensorNode
 from .atoms import Size as Extent
 from .atoms import quotient
 from .make_nodes import Maker
@@ -131,15 +131,47 @@ def digits(maker: Maker, index: str, extents: tuple[Extent, ...]) -> list[str] |
         strides.insert(0, _times(strides[0], extent))
     shares: list[list[Term]] = [[] for _ in extents]
     for value, stride in terms(maker, index):
-        place = next((i for i, s in enumerate(strides) if isinstance(quotient(stride, s), int)), None)
-        if place is None:
+        bounded = _top(maker, value, 1) is not None
+        for place, s in enumerate(strides):
+            step = _times_in(stride, s)
+            if step:
+                shares[place].append((value, step))
+                stride = stride - step * s if isinstance(stride, int) and isinstance(s, int) else 0
+                if stride != 0 and not bounded:
+                    return None
+        if stride != 0:
             return None
-        step = quotient(stride, strides[place])
-        assert step is not None
-        shares[place].append((value, step))
-    if sum(map(len, shares)) < 2 or any(not isinstance(n, int) and n > 1 for share in shares for _, n in share):
+    if sum(map(len, shares)) < 2 or not all(_fits(maker, share, n) for share, n in zip(shares, extents)):
         return None
     return [_sum(maker, maker.table[index], share) for share in shares]
+
+
+def _times_in(stride: Extent, inner: Extent) -> int:
+    """How often a stride has another one in it: with sizes known at the call, exactly or not at all."""
+    if isinstance(stride, int) and isinstance(inner, int):
+        return stride // inner
+    whole = quotient(stride, inner)
+    return whole if isinstance(whole, int) else 0
+
+
+def _fits(maker: Maker, share: list[Term], extent: Extent) -> bool:
+    """Whether a sum stays a digit: one value that is an index already, or positions that end before the extent."""
+    tops = [_top(maker, value, step) for value, step in share]
+    known = [t for t in tops if t is not None]
+    if len(known) == len(tops) and isinstance(extent, int):
+        return sum(known) < extent
+    return len(share) == 1 and share[0][1] == 1
+
+
+def _top(maker: Maker, value: str | None, step: Extent) -> int | None:
+    """The largest value of a term, None where it is not known."""
+    if not isinstance(step, int):
+        return None
+    if value is None:
+        return step
+    behind = maker.table[core(maker, value).value]
+    size = behind.shape[0] if isinstance(behind.op, Iota) else None
+    return (size - 1) * step if isinstance(size, int) else None
 
 
 def _sum(maker: Maker, like: TensorNode, share: list[Term]) -> str:

@@ -58,11 +58,11 @@ def printing(x):
 
 
 def ordered(x):
-    return x.topk(2).values
+    return x.median(-1).values
 
 
 def place(x):
-    return x.max(-1)[1]
+    return x.cummax(-1)[1]
 
 
 def random(x):
@@ -125,8 +125,8 @@ REFUSED = {
     through_helper: ("item() depends on the values", "return x.tolist()", "keep it a tensor"),
     svd: ("aten.linalg_svd.default is not supported", "torch.linalg.svd", "supported ops"),
     printing: ("print: ", "print(x)", "outside"),
-    ordered: ("aten.topk.default is not supported", "x.topk(2)", "pass indices"),
-    place: ("aten.max.dim: result 1", "x.max(-1)[1]", "amax"),
+    ordered: ("aten.median.dim is not supported", "x.median(-1)", "pass indices"),
+    place: ("aten.cummax.default: result 1", "x.cummax(-1)[1]", "amax"),
     random: ("is not supported", "F.dropout(x)", "pass them as an argument"),
     wide: ("a result of dtype float64", "x.double()", "float32"),
     generator: ("generator", "def generator", "return tensors"),

@@ -59,12 +59,21 @@ def picks(x, i):
     return chosen, x.tanh()[torch.arange(x.shape[0]), i[:, 0]], (x > 0).gather(1, i)
 
 
+def diagonals_and_orders(square, score, keys):
+    """A diagonal of a computed value, a trace, the largest scores and what stands at their places."""
+    weight, place = score.topk(3)
+    chosen = keys.gather(1, place[..., None].expand(-1, -1, 4))
+    diagonals = square.exp().diagonal(1, 1, 2).sum(-1) + torch.einsum("bii->b", square)
+    return (chosen * weight[..., None]).sum(1) + diagonals[:, None], score.argmin(-1)
+
+
 STEPS: dict[str, tuple[Callable[..., Any], Callable[[int], Example]]] = {
     "append_and_attend": (append_and_attend, lambda r: dict(cache=n(9, 2, 6, 4), query=n(r, 2, 4), key=n(r, 2, 4), **pages(r, 6))),
     "ring": (ring, lambda r: dict(ring=n(r, 5, 4), x=n(r, 4), pos=torch.randint(0, 5, (r,)), weight=n(4, 4))),
     "swapped": (swapped, lambda r: dict(state=n(r, 5, 4))),
     "one_hot": (one_hot, lambda r: dict(i=torch.randint(0, 5, (r,)), x=n(r, 5))),
     "read_of_a_written_slot": (read_of_a_written_slot, lambda r: dict(pool=n(9, 6, 4), new=n(r, 6, 4), **pages(r, 6))),
+    "diagonals_and_orders": (diagonals_and_orders, lambda r: dict(square=n(r, 6, 6), score=n(r, 8), keys=n(r, 8, 4))),
     "picks": (picks, lambda r: dict(x=torch.where(n(r, 6) > 1, -0.0, n(r, 6)), i=torch.randint(0, 6, (r, 2)))),
 }
 
