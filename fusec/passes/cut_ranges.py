@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..ir.tensor import (
     Contract, Expand, Gather, Input, Join, Map, Permute, Reduce, Reshape, Shape, Slice, TensorGraph, TensorNode, Update,
 )
-from .picks import picked
+from .picks import composed, picked
 from .push_reads import Picks, Pusher, Range, through_reshape
 from .simplify_tensors import drop_dead, simplify_tensors
 
@@ -29,10 +29,8 @@ def cut_ranges(graph: TensorGraph, also: frozenset[str] = frozenset()) -> Tensor
     pusher = Pusher(graph)
     same: dict[str, str] = {}
     for node in graph.nodes:
-        if isinstance(node.op, Gather) and not _loads(graph, node.op.arg):
-            part = Picks(node.op.dim, node.op.index, node.op.where, len(graph.table[node.op.index].shape))
-            made = pusher.part(node.op.arg, part) if node.op.where is None else None
-            made = made if made is not None else picked(pusher, node, node.op)
+        if isinstance(node.op, Gather):
+            made = composed(pusher, node, node.op) if _loads(graph, node.op.arg) else _pick(pusher, node, node.op)
             if made is not None:
                 same[node.name] = made
     for node in _uneven_slices(graph, also):
@@ -49,6 +47,14 @@ def cut_ranges(graph: TensorGraph, also: frozenset[str] = frozenset()) -> Tensor
         pusher.table[name] = replace(pusher.table[name], op=Reshape(made))
     graph = replace(pusher.ordered(graph), mutations=mutations)
     return _keep_cuts(graph)
+
+
+def _pick(pusher: Pusher, node: TensorNode, op: Gather) -> str | None:
+    """A pick from a computed value: computed on what is picked, or found among the elements."""
+    if op.where is not None:
+        return None
+    made = pusher.part(op.arg, Picks(op.dim, op.index, None, len(pusher.shape(op.index))))
+    return made if made is not None else picked(pusher, node, op)
 
 
 def _keep_cuts(graph: TensorGraph) -> TensorGraph:

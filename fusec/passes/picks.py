@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
+from ..ir.scalar import Lit
 from ..ir.tensor import Gather, Iota, Reshape, Shape, TensorNode
 from .atoms import Size as Extent
 from .digits import Pieces, core, digits, pieces, refined
@@ -134,3 +135,69 @@ def picked(maker: Maker, node: TensorNode, op: Gather) -> str | None:
     split = maker.reshape(base, read.pieces.extents)
     found = element(maker, node, split, dict(enumerate(read.at)), read.shape)
     return None if found is None else maker.reshape(maker.expand(found, read.shape), node.shape)
+
+
+# ---- picks from what was picked ------------------------------------------------------------------------------------------------
+
+
+def composed(maker: Maker, node: TensorNode, op: Gather) -> str | None:
+    """A pick along the rows that another index picked, as one pick from the tensor itself; None where it is no such pick.
+
+    x[i][r, c, j[r]] with r the reader's own row   ->   x[i[r], c, j[r]]
+    """
+    view = maker.table[op.arg].op
+    inner = maker.table[view.arg if isinstance(view, Reshape) else op.arg]
+    first = inner.op
+    if not isinstance(first, Gather) or first.where is not None or op.where is not None:
+        return None
+    read = reading(maker, inner.shape, maker.shape(op.arg), op.dim, op.index, inner.shape)
+    rows = range(first.dim, first.dim + len(maker.shape(first.index)))
+    if read is None or not any(d in rows and isinstance(a, Named) for d, a in zip(read.pieces.first, read.at)):
+        return None
+    at: dict[int, Coordinate] = {}
+    for d, extent, where in zip(read.pieces.first, read.pieces.extents, read.at):
+        own = counted(maker, where, extent) if isinstance(where, Named) else where
+        if d in at or own is None and d in rows or maker.shape(inner.name)[d] != extent:
+            return None
+        at[d] = where if own is None else own
+    places = [at.get(d) for d in rows]
+    if any(not isinstance(p, int) for p in places):
+        return None
+    index = Named(first.index, tuple(p for p in places if isinstance(p, int)))
+    own_dims = [index, *(at.get(d, 0) for d in range(len(inner.shape)) if d not in rows)]
+    moved = [*own_dims[1 : first.dim + 1], index, *own_dims[first.dim + 1 :]]
+    found = _one_pick(maker, node, first.arg, moved, read.shape)
+    return None if found is None else maker.reshape(found, node.shape)
+
+
+def _one_pick(maker: Maker, like: TensorNode, source: str, at: list[Coordinate], shape: Shape) -> str | None:
+    """source[at[0], at[1], …] over the dims of a result: the dims from the first named to the last are picked from as one."""
+    named = [d for d, a in enumerate(at) if isinstance(a, Named)]
+    low, high = named[0], named[-1] + 1
+    sizes = maker.shape(source)
+    if any(not isinstance(n, int) for n in sizes[low + 1 : high]):
+        return None
+    total, stride = "", 1
+    for d in reversed(range(low, high)):
+        if sizes[d] != 1:
+            term = positions(maker, like, at[d], shape, len(shape))
+            term = term if stride == 1 else maker.map(like, "mul", (term, Lit(stride)), "i64")
+            total = term if not total else maker.map(like, "add", (total, term), "i64")
+        stride *= int(str(sizes[d])) if d > low else 1
+    taken = [d for d, n in enumerate(maker.shape(total)) if n != 1]
+    flat = maker.reshape(source, sizes[:low] + (_product(sizes[low:high]),) + sizes[high:])
+    picked_ = maker.gather(like, flat, low, maker.reshape(total, tuple(maker.shape(total)[d] for d in taken)))
+    outer = [(d, a) for d, a in enumerate(at) if not low <= d < high and sizes[d] != 1]
+    before, after = ([a for d, a in outer if d < low], [a for d, a in outer if d >= high])
+    dims = [a for a in [*before, *taken, *after] if isinstance(a, int)]
+    if len(set(dims)) < len(dims):
+        return None
+    squeezed = maker.reshape(picked_, tuple(n for n in maker.shape(picked_) if n != 1))
+    return maker.expand(maker.placed(squeezed, dims, len(shape)), shape)
+
+
+def _product(sizes: Shape) -> Extent:
+    total: Extent = 1
+    for n in sizes:
+        total = n if total == 1 else total * n
+    return total

@@ -59,12 +59,22 @@ def picks(x, i):
     return chosen, x.tanh()[torch.arange(x.shape[0]), i[:, 0]], (x > 0).gather(1, i)
 
 
-def diagonals_and_orders(square, score, keys):
-    """A diagonal of a computed value, a trace, the largest scores and what stands at their places."""
-    weight, place = score.topk(3)
-    chosen = keys.gather(1, place[..., None].expand(-1, -1, 4))
-    diagonals = square.exp().diagonal(1, 1, 2).sum(-1) + torch.einsum("bii->b", square)
-    return (chosen * weight[..., None]).sum(1) + diagonals[:, None], score.argmin(-1)
+def orders(score):
+    largest, place = score.topk(3)
+    return largest.softmax(-1), place, score.argmin(-1)
+
+
+def diagonals(square):
+    return square.exp().diagonal(1, 1, 2).sum(-1) + torch.einsum("bii->b", square)
+
+
+def circular_convolution(x, state, weight, length, idx):
+    width, size = weight.shape[1], state.shape[-1]
+    window = state[idx]
+    order = (torch.arange(1 - width, 0) + length[:, None]).remainder(size)[:, None].expand(-1, x.shape[1], -1)
+    taps = torch.cat([window.gather(2, order), x[..., None]], -1)
+    state[idx, :, length.remainder(size)] = x
+    return (taps * weight).sum(-1)
 
 
 STEPS: dict[str, tuple[Callable[..., Any], Callable[[int], Example]]] = {
@@ -73,7 +83,10 @@ STEPS: dict[str, tuple[Callable[..., Any], Callable[[int], Example]]] = {
     "swapped": (swapped, lambda r: dict(state=n(r, 5, 4))),
     "one_hot": (one_hot, lambda r: dict(i=torch.randint(0, 5, (r,)), x=n(r, 5))),
     "read_of_a_written_slot": (read_of_a_written_slot, lambda r: dict(pool=n(9, 6, 4), new=n(r, 6, 4), **pages(r, 6))),
-    "diagonals_and_orders": (diagonals_and_orders, lambda r: dict(square=n(r, 6, 6), score=n(r, 8), keys=n(r, 8, 4))),
+    "orders": (orders, lambda r: dict(score=n(r, 8))),
+    "diagonals": (diagonals, lambda r: dict(square=n(r, 6, 6))),
+    "circular_convolution": (circular_convolution, lambda r: dict(x=n(r, 12), state=n(9, 12, 6), weight=n(12, 4),
+                                                                  idx=torch.randperm(9)[:r], length=torch.randint(0, 20, (r,)))),
     "picks": (picks, lambda r: dict(x=torch.where(n(r, 6) > 1, -0.0, n(r, 6)), i=torch.randint(0, 6, (r, 2)))),
 }
 
