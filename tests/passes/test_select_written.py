@@ -60,8 +60,7 @@ def picks(x, i):
 
 
 def orders(score):
-    largest, place = score.topk(3)
-    return largest.softmax(-1), place, score.argmin(-1)
+    return score.masked_fill(score < score.topk(3)[0][:, -1:], float("-inf")).softmax(-1), score.argmin(-1)
 
 
 def diagonals(square):
