@@ -12,7 +12,7 @@ from fusec.recipes.short_conv import short_conv
 
 RECIPES = [
     pytest.param(kda_decode, dict(H=2, D=16), id="kda_decode fp32"),
-    pytest.param(kda_decode, dict(H=3, D=16, state="bf16"), id="kda_decode bf16"),
+    pytest.param(kda_decode, dict(H=3, D=16, state="bf16"), id="kda_decode bf16", marks=pytest.mark.slow),
     pytest.param(gla_decode, dict(H=2, K=12, V=24), id="gla_decode"),
     pytest.param(short_conv, dict(C=40), id="short_conv"),
     pytest.param(add_rmsnorm_quant, dict(D=320), id="add_rmsnorm_quant"),

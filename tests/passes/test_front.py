@@ -114,6 +114,7 @@ def test_the_output_does_not_wait_for_the_update() -> None:
     assert not any(getattr(n.op, "fn", "") == "fma" for n in strict.nodes)
 
 
+@pytest.mark.slow
 def test_names_do_not_depend_on_the_process(request: pytest.FixtureRequest) -> None:
     import subprocess
     import sys

@@ -31,7 +31,7 @@ def transposed_state(slots, H, V, K, dtype):
 VIEWS = [every_other_slot, every_other_head, heads_outermost, transposed_state]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("view", VIEWS, ids=lambda v: v.__name__)
 def test_three_steps_change_the_callers_bytes_and_nothing_else(view, dtype, level, device):
     slots, H, V, K = 7, 2, 8, 16
