@@ -80,9 +80,8 @@ def _receipt(chosen: Chosen, file: str, folder: str | None, progress: Progress) 
     from .checker.device import Gpu
     from .checker.receipts import FOLDER, make, write
     from .passes.traffic import bytes_moved
-    from .runtime.artifact import device_arch
-    import torch
-    arch = device_arch(torch.device("cuda"))
+    from .checker.device import arch_here
+    arch = arch_here()
     stages = chosen.plan(arch, "source", progress)
     sizes = make_artifact(chosen.fused.reference, stages, chosen.inputs(), chosen.fused.dynamic_shapes, (), None).sizes
     name = chosen.fused.name

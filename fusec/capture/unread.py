@@ -19,8 +19,8 @@ Extents = Mapping[tuple[str, int], sympy.Expr]
 
 
 def unread(graph: TensorGraph) -> tuple[str, ...]:
-    """The arguments whose elements take part in no result, in order; one that is returned as it is may be among them."""
-    read = {o for n in graph.nodes for o in operands(n.op)} | {v for _, v in graph.mutations} | set(graph.outputs)
+    """The arguments whose elements are neither read nor written, in order."""
+    read = {o for n in graph.nodes for o in operands(n.op)} | {v for pair in graph.mutations for v in pair} | set(graph.outputs)
     return tuple(a.name for a in graph.arguments if a.name not in read)
 
 

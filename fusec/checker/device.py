@@ -19,6 +19,13 @@ from .storage import clone
 REPEATS, CALLS = 30, 20
 
 
+def arch_here() -> str:
+    """The architecture of the current device. Raises TargetError where there is none."""
+    if not torch.cuda.is_available():
+        raise TargetError("a receipt: expected a CUDA device, found none")
+    return device_arch(torch.device("cuda"))
+
+
 class Gpu:
     """Runs one function with example inputs on the current device. file: FILE:function, for the processes of the sanitizers.
 
@@ -26,10 +33,8 @@ class Gpu:
     """
 
     def __init__(self, fused: Any, file: str, rows: int, sizes: Mapping[str, Any], bytes_moved: int) -> None:
-        if not torch.cuda.is_available():
-            raise TargetError("a receipt: expected a CUDA device, found none")
         self.fused, self.file, self.rows, self.sizes, self.bytes_moved = fused, file, rows, dict(sizes), bytes_moved
-        self.arch, self.name = device_arch(torch.device("cuda")), torch.cuda.get_device_name()
+        self.arch, self.name = arch_here(), torch.cuda.get_device_name()
         self.driver = _driver()
 
     def check(self) -> list[Report]:

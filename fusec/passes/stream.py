@@ -48,7 +48,7 @@ def streams(problem: Problem, anchor: Node, held: int, most: int) -> Iterator[Pr
     """
     domain = problem.spread(problem.domain(anchor))
     for axis in problem.domain(anchor):
-        parts = _parts(axis.size, axis.size * most // held)
+        parts = _parts(axis.size, axis.size * most // max(held, 1))
         if axis.name in problem.held or not parts:
             continue
         tried: list[dict[str, int]] = []
