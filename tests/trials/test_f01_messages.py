@@ -138,18 +138,19 @@ def test_the_rest_is_right_or_refused(fn, level, capsys):
 def test_the_message_names_the_op_the_line_and_a_remedy():
     refusal = refused(searches)
     text = str(refusal)
-    assert isinstance(refusal, fusec.UnsupportedOp) and "searchsorted" in text and "torch.searchsorted(w, x * w)" in text and "hint" in text
+    assert isinstance(refusal, fusec.UnsupportedOp)
+    assert "searchsorted" in text and "torch.searchsorted(w, x * w)" in text and "hint" in text
 
 
 def test_a_helper_is_named_at_the_line_inside_it():
     def helper(v):
-        return torch.searchsorted(w, v)
+        return torch.searchsorted(v[0], v)
 
     def step(x, w):
         return helper(x * w) + 1.0
 
     text = str(refused(step))
-    assert "torch.searchsorted(w, v)" in text
+    assert "torch.searchsorted(v[0], v)" in text
 
 
 def test_the_command_line_exits_with_2_and_without_a_traceback(tmp_path):
