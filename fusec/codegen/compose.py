@@ -9,8 +9,6 @@ from ..ir.scalar import COMPOSITES, Call, Lit, Param, Scalar
 from .express import Expressions, Text, Uses, number, spell_call
 from .scope import Scope, composite_kind
 
-PARAMETERS = ("x", "y", "z", "u", "v", "w")
-
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -55,7 +53,7 @@ class _Printer:
 
 def _print(name: str, uses: Uses) -> Function:
     row = COMPOSITES[name]
-    printer = _Printer(PARAMETERS[:row.arity], uses)
+    printer = _Printer(row.parameters, uses)
     counts = Counter(_calls(row.body))
     repeated = sorted((c for c, n in counts.items() if n > 1), key=lambda c: (sum(1 for _ in _calls(c)), repr(c)))
     body = []
@@ -64,7 +62,7 @@ def _print(name: str, uses: Uses) -> Function:
         printer.locals[call] = f"t{number_}"
         body.append(f"t{number_} = {text.text}")
     body.append(f"return {printer.text(row.body).text}")
-    return Function(name, ", ".join(PARAMETERS[:row.arity]), row.doc.strip() or f"The scalar function {name}.", tuple(body))
+    return Function(name, ", ".join(row.parameters), row.doc.strip() or f"The scalar function {name}.", tuple(body))
 
 
 def composite_functions(uses: Uses) -> list[Function]:

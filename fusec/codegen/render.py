@@ -125,7 +125,7 @@ class _File:
     def _constants(self) -> list[str]:
         lines = [f"THREADS = {self.spec.launch.threads}"]
         if ONCE in self.uses.names:
-            lines.append(f"ONCE_BELOW = {self.spec.launch.once_below}  # blocks: beyond, memory that passes once is not marked so"
+            lines.append(f"ONCE_BELOW = {self.spec.launch.once_below}  # blocks: a larger grid marks nothing for early eviction"
                          if self.switched else f"{ONCE} = CacheEvictionPriority.EVICT_FIRST  # of what is not needed again")
         if self.spec.smem.total:
             lines.append(f"SMEM_BYTES = {self.spec.smem.total}")
@@ -180,7 +180,10 @@ class _File:
         grid = [" * ".join(self._size(f) for f in factors) or "1" for factors in self.spec.launch.grid]
         if not self.switched:
             return self._call("", ", ".join(grid))
-        lines = [f"blocks = {' * '.join(g for g in grid if g != '1') or '1'}", "if blocks < ONCE_BELOW:"]
+        several = [g for g in grid if g != "1"]
+        lines = [f"blocks = {' * '.join(several) or '1'}", "if blocks < ONCE_BELOW:"]
+        if len(several) == 1:
+            grid = [g if g == "1" else "blocks" for g in grid]
         first = self._call(", CacheEvictionPriority.EVICT_FIRST", ", ".join(grid))
         last = self._call(", CacheEvictionPriority.EVICT_NORMAL", ", ".join(grid))
         return [*lines, *(f"    {line}" for line in first), "else:", *(f"    {line}" for line in last)]

@@ -54,9 +54,14 @@ class Composite:
     """A function over primitives and other composites, printed as a helper of that name."""
 
     name: str
-    arity: int
+    parameters: tuple[str, ...]
     body: Scalar
     doc: str = ""
+
+    @property
+    def arity(self) -> int:
+        """Number of operands."""
+        return len(self.parameters)
 
 
 PRIMITIVES = {p.name: p for p in (
@@ -133,8 +138,10 @@ def define(name: str, doc: str = "") -> Callable[[Callable[..., Term]], Composit
     """
     def record(build: Callable[..., Term]) -> Composite:
         assert name not in PRIMITIVES and name not in COMPOSITES, f"scalar function {name} is defined twice"
-        count = build.__code__.co_argcount
-        row = Composite(name, count, lift(build(*(Term(Param(i)) for i in range(count)))), doc or (build.__doc__ or ""))
+        parameters = build.__code__.co_varnames[:build.__code__.co_argcount]
+        assert not {*parameters} & {*PRIMITIVES, *COMPOSITES}, f"scalar function {name}: a parameter is named like a function"
+        body = lift(build(*(Term(Param(i)) for i in range(len(parameters)))))
+        row = Composite(name, parameters, body, doc or (build.__doc__ or ""))
         COMPOSITES[name] = row
         return row
     return record

@@ -10,7 +10,7 @@ from cutlass.cute.nvgpu import CacheEvictionPriority
 from cutlass.memory import SmemAllocator
 
 THREADS = 448
-ONCE_BELOW = 792  # blocks: beyond, memory that passes once is not marked so
+ONCE_BELOW = 792  # blocks: a larger grid marks nothing for early eviction
 SMEM_BYTES = 128
 MIN_BLOCKS = 2
 CARVEOUT = 1  # per cent of the unified memory
@@ -98,9 +98,9 @@ def store(source, target, priority: cutlass.Constexpr = CacheEvictionPriority.EV
 
 
 @cute.jit
-def clamp(x, y, z):
+def clamp(x, low, high):
     """min(max(x, low), high); NaN stays."""
-    return minimum(maximum(x, y), z)
+    return minimum(maximum(x, low), high)
 
 
 @cute.kernel
@@ -190,11 +190,11 @@ def launch(x: cute.Tensor, residual: cute.Tensor, weight: cute.Tensor, out0: cut
     blocks = x.shape[0]
     if blocks < ONCE_BELOW:
         add_rmsnorm_quant_kernel(x, residual, weight, out0, out1, CacheEvictionPriority.EVICT_FIRST).launch(
-            grid=(x.shape[0], 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
+            grid=(blocks, 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
             preferred_smem_carveout=CARVEOUT, stream=stream)
     else:
         add_rmsnorm_quant_kernel(x, residual, weight, out0, out1, CacheEvictionPriority.EVICT_NORMAL).launch(
-            grid=(x.shape[0], 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
+            grid=(blocks, 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
             preferred_smem_carveout=CARVEOUT, stream=stream)
 
 

@@ -9,7 +9,7 @@ from cutlass import BFloat16, Float32, Int64
 from cutlass.cute.nvgpu import CacheEvictionPriority
 
 THREADS = 192
-ONCE_BELOW = 888  # blocks: beyond, memory that passes once is not marked so
+ONCE_BELOW = 888  # blocks: a larger grid marks nothing for early eviction
 MIN_BLOCKS = 2
 CARVEOUT = 1  # per cent of the unified memory
 
@@ -140,12 +140,12 @@ def launch(
     blocks = q.shape[0] * 4
     if blocks < ONCE_BELOW:
         gla_decode_kernel(q, k, v, g, pool, idx, out, CacheEvictionPriority.EVICT_FIRST).launch(
-            grid=(q.shape[0] * 4, 1, 1), block=(THREADS, 1, 1), min_blocks_per_mp=MIN_BLOCKS,
-            preferred_smem_carveout=CARVEOUT, stream=stream)
+            grid=(blocks, 1, 1), block=(THREADS, 1, 1), min_blocks_per_mp=MIN_BLOCKS, preferred_smem_carveout=CARVEOUT,
+            stream=stream)
     else:
         gla_decode_kernel(q, k, v, g, pool, idx, out, CacheEvictionPriority.EVICT_NORMAL).launch(
-            grid=(q.shape[0] * 4, 1, 1), block=(THREADS, 1, 1), min_blocks_per_mp=MIN_BLOCKS,
-            preferred_smem_carveout=CARVEOUT, stream=stream)
+            grid=(blocks, 1, 1), block=(THREADS, 1, 1), min_blocks_per_mp=MIN_BLOCKS, preferred_smem_carveout=CARVEOUT,
+            stream=stream)
 
 
 gla_decode_kernel.set_name_prefix("fusec_gla_decode", remove_cutlass_symbol=True)

@@ -11,7 +11,7 @@ from cutlass.cute.nvgpu import CacheEvictionPriority
 from cutlass.memory import SmemAllocator
 
 THREADS = 256
-ONCE_BELOW = 792  # blocks: beyond, memory that passes once is not marked so
+ONCE_BELOW = 792  # blocks: a larger grid marks nothing for early eviction
 SMEM_BYTES = 3072
 MIN_BLOCKS = 2
 CARVEOUT = 4  # per cent of the unified memory
@@ -165,11 +165,11 @@ def launch(
     blocks = q.shape[0] * 4
     if blocks < ONCE_BELOW:
         gla_decode_kernel(q, k, v, g, pool, idx, out, CacheEvictionPriority.EVICT_FIRST).launch(
-            grid=(q.shape[0] * 4, 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
+            grid=(blocks, 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
             preferred_smem_carveout=CARVEOUT, stream=stream)
     else:
         gla_decode_kernel(q, k, v, g, pool, idx, out, CacheEvictionPriority.EVICT_NORMAL).launch(
-            grid=(q.shape[0] * 4, 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
+            grid=(blocks, 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
             preferred_smem_carveout=CARVEOUT, stream=stream)
 
 

@@ -13,7 +13,7 @@ from cutlass.cute.nvgpu import CacheEvictionPriority
 from cutlass.memory import SmemAllocator
 
 THREADS = 256
-ONCE_BELOW = 792  # blocks: beyond, memory that passes once is not marked so
+ONCE_BELOW = 792  # blocks: a larger grid marks nothing for early eviction
 SMEM_BYTES = 2352
 MIN_BLOCKS = 2
 CARVEOUT = 3  # per cent of the unified memory
@@ -328,14 +328,14 @@ def launch(
             x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_indices, state, output_gate, norm_weight,
             out, CacheEvictionPriority.EVICT_FIRST,
         ).launch(
-            grid=(x.shape[0] * 12, 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
+            grid=(blocks, 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
             preferred_smem_carveout=CARVEOUT, stream=stream)
     else:
         kda_decode_kernel(
             x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_indices, state, output_gate, norm_weight,
             out, CacheEvictionPriority.EVICT_NORMAL,
         ).launch(
-            grid=(x.shape[0] * 12, 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
+            grid=(blocks, 1, 1), block=(THREADS, 1, 1), smem=SMEM_BYTES, min_blocks_per_mp=MIN_BLOCKS,
             preferred_smem_carveout=CARVEOUT, stream=stream)
 
 
