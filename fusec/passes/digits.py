@@ -220,4 +220,9 @@ def _same_number(maker: Maker, node: TensorNode, op: Map) -> str | None:
     if op.fn != "select" or not isinstance(op.args[0], str) or not isinstance(op.args[2], str):
         return None
     test = maker.table[op.args[0]].op
-    return op.args[2] if isinstance(test, Map) and test.fn == "lt" and test.args == (op.args[2], Lit(0)) else None
+    wrapped = maker.table[op.args[1]].op if isinstance(op.args[1], str) else None
+    if not isinstance(test, Map) or (test.fn, test.args) != ("lt", (op.args[2], Lit(0))):
+        return None
+    if not isinstance(wrapped, Map) or (wrapped.fn, wrapped.args[0]) != ("add", op.args[2]):  # select(i < 0, 0, i) is another slot.
+        return None
+    return op.args[2] if _number(maker, wrapped.args[1]) is not None else None

@@ -54,6 +54,11 @@ def read_of_a_written_slot(pool, new, idx, pos):
     return pool[idx, pos]
 
 
+def read_of_a_clamped_slot(pool, new, slots, which):
+    pool[slots, which] = new
+    return pool[slots, torch.where(which < 0, 0, which)] * 2
+
+
 def picks(x, i):
     chosen = x.log_softmax(-1).gather(1, i)
     return chosen, x.tanh()[torch.arange(x.shape[0]), i[:, 0]], (x > 0).gather(1, i)
@@ -82,6 +87,8 @@ STEPS: dict[str, tuple[Callable[..., Any], Callable[[int], Example]]] = {
     "swapped": (swapped, lambda r: dict(state=n(r, 5, 4))),
     "one_hot": (one_hot, lambda r: dict(i=torch.randint(0, 5, (r,)), x=n(r, 5))),
     "read_of_a_written_slot": (read_of_a_written_slot, lambda r: dict(pool=n(9, 6, 4), new=n(r, 6, 4), **pages(r, 6))),
+    "read_of_a_clamped_slot": (read_of_a_clamped_slot, lambda r: dict(
+        pool=n(9, 6, 4), new=n(r, 4), slots=torch.randperm(9)[:r], which=torch.tensor([2, -1, 0, -3])[:r])),
     "orders": (orders, lambda r: dict(score=n(r, 8))),
     "diagonals": (diagonals, lambda r: dict(square=n(r, 6, 6))),
     "circular_convolution": (circular_convolution, lambda r: dict(x=n(r, 12), state=n(9, 12, 6), weight=n(12, 4),
