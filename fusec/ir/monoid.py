@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from .scalar import Call, Lit, Param, Scalar
 
 
+INTEGER_BITS = {"i32": 32, "i64": 64}
+
+
 @dataclass(frozen=True, slots=True)
 class Monoid:
     """`lift` and `finish` are expressions over Params; `combine` has the components of the left carry first, then the right's.
@@ -27,6 +30,14 @@ class Monoid:
     accumulate: tuple[Scalar, ...] | None = None
     finish: tuple[Scalar, ...] = (Param(0),)
     orderless: bool = False  # Whether every order of folding gives the same bits.
+
+    def start(self, dtype: str) -> float | int | bool:
+        """The first component of the identity as a register of `dtype` holds it: integers have no infinity, but ends."""
+        value = self.identity[0].value
+        if dtype not in INTEGER_BITS or isinstance(value, bool):
+            return value
+        end = 1 << (INTEGER_BITS[dtype] - 1)
+        return int(min(max(value, -end), end - 1))
 
     @property
     def carry(self) -> int:

@@ -90,10 +90,12 @@ def _candidates(problem: Problem, anchor: Node, orders: dict[str, int]) -> Itera
     if any(walk is not None and a.name == walk.axis and walk.part % orders.get(a.name, 1) for a in axes):
         return
     vector, inner = _runs(problem, anchor)
-    if vector is None:
-        vector, widths = _contiguous(problem, anchor, axes)
+    beside = next((a for a in axes if a.name == vector), None)
+    if beside is not None:
+        widths = _run_widths(problem, anchor, beside)
     else:
-        widths = _run_widths(problem, anchor, next(a for a in axes if a.name == vector))
+        inner = frozenset()
+        vector, widths = _contiguous(problem, anchor, axes)
     fixed = [orders.get(a.name) for a in axes]
     for width in widths if vector not in orders else (1,):
         sizes = [-(-a.size // width) if a.name == vector else a.size for a in axes]

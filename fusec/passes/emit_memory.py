@@ -55,9 +55,8 @@ class Memory(Context):
         assert isinstance(node.op, (Load, Store))
         layout, axes = self.placed.layouts[node.name], self.domain(node)
         loops, point = self.loops(layout, axes)
-        varying = [
-            d.source for dim in node.op.index for d in dim if isinstance(d.source, Ref) and self.varies(self.table[d.source.value])
-        ]
+        named = [d.source for dim in node.op.index for d in dim if isinstance(d.source, Ref)]
+        varying = [r for r in named if self.varies(self.table[r.value]) or not self.is_free(node, r)]
         own = {v for ref in varying for e in elements_of(self.operand(node, ref, point)) for i in e.index for v in i.variables}
         apart = [f for f in loops if f.var in own]
         body: list[Statement] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ..ir.dtype import NARROW, register
+from ..ir.dtype import BYTES, NARROW, register
 from ..ir.geometry import WARP_SIZE, registers, thread_factors
 from ..ir.graph import Node, Reduce
 from ..ir.kernel import (
@@ -44,11 +44,16 @@ class Reductions(Context):
         stream = self.placed.stream
         return stream is not None and stream.within(node.name) and any(a.name == stream.axis for a in node.op.axes)
 
+    @staticmethod
+    def _start(node: Node) -> float | int | bool:
+        assert isinstance(node.op, Reduce)
+        return MONOIDS[node.op.monoid].start(register(node.dtype))
+
     def carry(self, node: Node) -> Piece:
         """What every thread folds into, as yet the identity."""
         assert isinstance(node.op, Reduce)
         name, inner, kept = self._inner(node)
-        declare = Declare(name, self.shape(inner, kept), register(node.dtype), MONOIDS[node.op.monoid].identity[0].value)
+        declare = Declare(name, self.shape(inner, kept), register(node.dtype), self._start(node))
         return Piece(self.region(self.placed.layouts[node.name]), (declare,))
 
     def accumulate(self, node: Node) -> Piece:
@@ -101,7 +106,8 @@ class Reductions(Context):
         if key not in self.exchanges:
             kept = self.local(node)
             extents = tuple(n for _, n in self._warps(node)) + tuple(self.coords.extent(a, True) for a in kept)
-            self.exchanges[key] = Exchange(node.name, self.coords.fresh(f"{node.name}_warps"), ("warp", *kept), extents, "f32")
+            name = self.coords.fresh(f"{node.name}_warps")
+            self.exchanges[key] = Exchange(node.name, name, ("warp", *kept), extents, register(node.dtype))
         return self.exchanges[key]
 
     def write_partial(self, node: Node) -> Piece:
@@ -127,7 +133,7 @@ class Reductions(Context):
         def value(at: Point) -> Elem:
             return Elem(name, tuple(at[a, i] for a, i, _ in registers(inner, kept)))
 
-        loops, at, width = self._vectorise(inner, kept, point, offset, value, VECTOR_BYTES // 4, when)
+        loops, at, width = self._vectorise(inner, kept, point, offset, value, VECTOR_BYTES // BYTES[exchange.dtype], when)
         return Piece(
             self.region(layout), (Copy(value(at), Shared(exchange.buffer, offset(at)), loops, width, when, "", self.origin(node)),)
         )
@@ -139,13 +145,12 @@ class Reductions(Context):
         loops, point = self.loops(layout, kept)
         count = prod(n for _, n in self._warps(node))
         extents = tuple(self.coords.extent(a, True) for a in kept)
-        inner = Exchange(node.name, exchange.buffer, kept, extents, "f32")
+        inner = Exchange(node.name, exchange.buffer, kept, extents, exchange.dtype)
         offset = row_major(inner, [self.coords.at(layout, a, point, True, True) for a in kept]) + var(self.turn, prod(extents))
         parts = f"{node.name}_parts"
         target = Elem(parts, (var(self.turn), *(var(f.var) for f in loops)))
         when = self.inside(layout, kept, point)
-        identity = MONOIDS[node.op.monoid].identity[0].value
-        declare = Declare(parts, (count, *self.shape(layout, kept)), "f32", identity if when else None)
+        declare = Declare(parts, (count, *self.shape(layout, kept)), exchange.dtype, self._start(node) if when else None)
         return Piece(
             self.region(layout), (declare, Copy(Shared(exchange.buffer, offset), target, (For(self.turn, count), *loops), 1, when))
         )
@@ -161,7 +166,7 @@ class Reductions(Context):
         if node.name in self.partials:
             count = prod(n for _, n in self._warps(node))
             part = Elem(f"{node.name}_parts", (var(self.turn), *target.index))
-            body.append(Declare(node.name, self.shape(layout, kept), register(node.dtype), monoid.identity[0].value))
+            body.append(Declare(node.name, self.shape(layout, kept), register(node.dtype), self._start(node)))
             body.append(
                 Compute(
                     (For(self.turn, count), *loops),

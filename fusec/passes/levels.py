@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import FusionError
 from ..ir.geometry import crosses_warps
-from ..ir.graph import Graph, Load, Node, Reduce, Store, operands, refs
+from ..ir.graph import Graph, Load, Node, Reduce, Store, refs
 from ..ir.overlap import apart
 from .price import free_edge
 from .problem import Placement, Problem
@@ -27,23 +26,16 @@ class Levels:
 
 
 def assign_levels(problem: Problem, placed: Placement) -> Levels:
-    """Levels of every node. Raises FusionError where an index value would have to be exchanged."""
+    """Levels of every node."""
     start: dict[str, int] = {}
     ready: dict[str, int] = {}
     exchanged: set[str] = set()
     crossing: set[str] = set()
     for node in problem.graph.nodes:
         level = 0
-        direct = {id(r) for r in operands(node.op)}
         for ref in refs(node.op):
             producer = problem.table[ref.value]
             free = free_edge(problem, node.name, ref, placed.result(producer), placed.layouts[node.name])
-            if not free and id(ref) not in direct:
-                raise FusionError(
-                    f"the index value {ref.value} lies in other threads than the access that uses it",
-                    node.loc,
-                    "an index may depend on the rows of the batch only",
-                )
             if not free:
                 exchanged.add(ref.value)
             level = max(level, ready[ref.value] + (0 if free else 1))

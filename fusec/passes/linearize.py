@@ -78,7 +78,7 @@ class _Planner:
         needs = {self._operand(node, ref) for ref in operands(node.op)}
         for ref in refs(node.op):
             if all(ref is not r for r in operands(node.op)):
-                needs.add(self._index(ref.value))
+                needs.add(self._index(ref.value) if self.emitter.is_free(node, ref) else self._operand(node, ref))
         if isinstance(node.op, Load):
             kind = INDEX if index_only or not self.problem.axes(node) and self._feeds_index(node.name) else self._load_kind(node)
             self.add(node.name, kind, level, layout, needs, lambda: self.emitter.load(node), phase)

@@ -17,9 +17,6 @@ from .problem import Problem
 from .strands import fits
 
 
-NEVER = 1e9  # The price of what is not possible: an index value in other threads than the access.
-
-
 @dataclass(frozen=True, slots=True)
 class Group:
     """Nodes that are placed together; `axes` are all their local axes."""
@@ -65,12 +62,17 @@ def find_groups(problem: Problem, anchor: frozenset[str]) -> tuple[Group, ...]:
 
 
 def index_values(problem: Problem) -> frozenset[str]:
-    """Values of a block that say where memory is accessed, and what they are made of: every thread makes them for itself."""
+    """Values of a block that say where memory is accessed, and what they are made of: every thread makes them for itself, unless
+    they are made of what threads share."""
     found: set[str] = set()
     for node in reversed(problem.graph.nodes):
         direct = {id(r) for r in operands(node.op)}
         found |= {r.value for r in refs(node.op) if node.name in found or id(r) not in direct}
-    return frozenset(n for n in found if not problem.spread(problem.axes(problem.table[n])))
+    shared: set[str] = set()
+    for node in problem.graph.nodes:
+        if problem.spread(problem.domain(node)) or any(r.value in shared for r in refs(node.op)):
+            shared.add(node.name)
+    return frozenset(found - shared)
 
 
 def _after(problem: Problem, anchor: frozenset[str]) -> frozenset[str]:
@@ -198,9 +200,8 @@ class Search:
             apart = other and flat and self.home.get(name) != self.home.get(ref.value)
             free = not apart and (self.node(ref.value, other)[1] or free_edge(self.problem, name, ref, theirs, mine))
             share = -(-(mine.count or self.threads) // 32) * 32 / self.threads
-            direct = any(ref is r for r in operands(self.problem.table[name].op))
             share *= self.problem.turns(name)
-            spent = 0.0 if free else edge_cost(self.problem, ref, theirs, mine) * share if direct else NEVER
+            spent = 0.0 if free else edge_cost(self.problem, ref, theirs, mine) * share
             self.edges[key] = (free, spent, 0 if free or mine.count else read_registers(self.problem, ref, mine))
         return self.edges[key]
 

@@ -356,3 +356,27 @@ def speculative_tokens(k, v, g, table, taken, pool):
         pool[table[:, t]] = h
         outs.append(h.sum(2))
     return torch.stack(outs, 2)
+
+
+@step(lambda r: dict(x=n(r, 8), table=n(20, 8), pos=torch.randint(0, 20, (r, 3))))
+def sections_of_three_positions(x, table, pos):
+    """A table read at several positions of a row, of each another section."""
+    picked = table[pos]
+    return x * torch.cat([picked[:, i, a:b] for i, (a, b) in enumerate(((0, 4), (4, 6), (6, 8)))], -1)
+
+
+@step(lambda r: dict(x=n(r, 16), w=n(6, 16, 12), logits=n(r, 6)))
+def best_of_several_weights(x, w, logits):
+    """A slot that is the result of a reduction."""
+    return torch.einsum("rd,rdo->ro", x, w[logits.argmax(-1)])
+
+
+@step(lambda r: dict(score=n(r, 8), keys=n(r, 8, 4)))
+def weighted_sum_of_the_best(score, keys):
+    weight, at = score.topk(3)
+    return (keys.gather(1, at[..., None].expand(-1, -1, 4)) * weight[..., None]).sum(1), score.argmin(-1)
+
+
+@step(lambda r: dict(x=torch.randint(-10 ** 6, 10 ** 6, (r, 1100)) + 10 ** 9))
+def ends_of_large_integers(x):
+    return x.amin(-1), x.amax(-1), x.sum(-1), x[:, :5].amin(-1), (-x[:, :5]).amax(-1)
