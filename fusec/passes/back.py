@@ -10,6 +10,7 @@ from ..ir.graph import Graph
 from ..ir.kernel import Copy, Global, KernelSpec, Let, Linear, Parameter, Statement, Term, walk
 from ..ir.overlap import apart
 from ..ir.plan import Layout, Schedule
+from ..ir.verify_kernel import verify_kernel
 from ..target import TARGETS
 from .barriers import insert_barriers
 from .bind_loads import bind_loads, register_axes
@@ -64,7 +65,7 @@ def to_kernel(
     )
     plan = with_spans(plan, body)
     spec = KernelSpec(graph.name, graph.name, arch, _parameters(graph, emitter), launch, plan, body, _summary(placed))
-    return schedule, spec
+    return schedule, verify_kernel(spec)
 
 
 def _lets(coords: Coordinates, body: tuple[Statement, ...]) -> tuple[Statement, ...]:

@@ -21,7 +21,7 @@ from ..ir.kernel import (
     TensorSize,
     Value,
 )
-from ..ir.plan import REG, VEC, Exchange, Layout
+from ..ir.plan import REG, SERIAL, VEC, Exchange, Layout
 from ..ir.scalar import Lit
 from ..ir.tensor import Size
 from .coordinates import Coordinates, var
@@ -148,13 +148,15 @@ class Context:
         return free_edge(self.problem, node.name, ref, self.placed.result(self.table[ref.value]), self.placed.layouts[node.name])
 
     def read_key(self, node: Node, ref: Ref) -> Read:
-        """The read from shared memory that serves an operand; one per (value, bind, place)."""
+        """The read from shared memory that serves an operand; one per (value, bind, place), and per walk what differs by turn."""
         layout = self.placed.layouts[node.name]
         producer = self.table[ref.value]
         bind = tuple((a, ref.index(a)) for a in self.local(producer))
         axes = tuple(sorted({i.axis for _, i in bind if i.axis is not None and layout.has(i.axis)}, key=self.rank.__getitem__))
         mine = layout.project(axes)
-        key = (ref.value, bind, mine)
+        turning = any(f.place == SERIAL for _, factors in mine.axes for f in factors)
+        walk = self.placed.stream.phases[node.name] if turning and self.placed.stream is not None else 0
+        key = (ref.value, bind, mine, walk)
         if key not in self.reads:
             self.reads[key] = Read(self.coords.fresh(f"{ref.value}_s"), ref.value, bind, mine, axes)
         return self.reads[key]

@@ -2,15 +2,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from fusec.capture import capture
-from fusec.errors import ResourceError
+from fusec.errors import InternalError, ResourceError
 from fusec.ir.interpret_kernel import run_kernel
-from fusec.ir.kernel import Barrier, Copy, KernelSpec, Repeat, Shared, walk
+from fusec.ir.kernel import Barrier, Copy, Declare, Elem, Global, KernelSpec, Linear, Repeat, Shared, walk
+from fusec.ir.verify_kernel import verify_kernel
 from fusec.passes.back import to_kernel
 from fusec.passes.front import to_graph
 
@@ -38,6 +40,15 @@ def norm_softmax_peak(x, weight):
     return z / z.amax(-1, keepdim=True)
 
 
+def delta_rule(g, k, v, q, state):
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    h = state * g.exp()[..., None]
+    h = h + k[..., None] * (v - (h * k[..., None]).sum(-2))[..., None, :]
+    state.copy_(h)
+    o = (h * q[..., None]).sum(-2)
+    return o * torch.rsqrt(o.square().mean(-1, keepdim=True) + 1e-6)
+
+
 def mixed_rows(rows, query):
     score = torch.einsum("d,nrd->nr", query, rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + 1e-6))
     return torch.einsum("nr,nrd->rd", score.softmax(0), rows)
@@ -63,6 +74,8 @@ CASES: dict[str, tuple[Callable, dict[str, torch.Tensor], int]] = {
     "states of all heads under one norm": (retention, dict(
         q=normal(3, 16, 64), k=normal(3, 16, 64), v=normal(3, 16, 128), state=normal(5, 16, 64, 128), decay=normal(16).sigmoid(),
         weight=normal(2048), index=torch.tensor([4, 0, 2])), 1),
+    "small values read in two walks": (delta_rule, dict(
+        g=-normal(2, 256).abs(), k=normal(2, 256), v=normal(2, 256), q=normal(2, 256, 1)[..., 0], state=normal(2, 256, 256)), 2),
     "rows scored, then mixed": (mixed_rows, dict(rows=normal(12, 3, 7168), query=normal(7168)), 2),
 }
 
@@ -104,6 +117,15 @@ def test_what_is_handed_over_within_a_turn_is_ordered_against_the_next_one() -> 
             if what == "write":
                 since = events[max((i for i in range(at) if events[i][0] == "barrier"), default=-1) + 1:at]
                 assert ("read", buffer) not in since
+
+
+def test_a_register_of_one_turn_is_not_used_after_the_loop() -> None:
+    _, spec = kernel(*CASES["small values read in two walks"][:2])
+    first = next(i for i, s in enumerate(spec.body) if isinstance(s, Repeat))
+    inner = next(s for s in spec.body[first].body if isinstance(s, Declare))
+    after = Copy(Elem(inner.name, (Linear(),) * len(inner.shape)), Global("state", Linear()))
+    with pytest.raises(InternalError, match=f"register {inner.name} is used where it is not declared"):
+        verify_kernel(replace(spec, body=(*spec.body[:first + 1], after, *spec.body[first + 1:])))
 
 
 def test_more_walks_than_a_function_should_need_are_refused() -> None:
