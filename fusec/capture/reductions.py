@@ -11,7 +11,7 @@ from typing import Any
 
 import sympy
 
-from ..ir.dtype import FLOATS
+from ..ir.dtype import FLOATS, ends
 from ..ir.reference import SHORT_DTYPE
 from ..ir.scalar import Lit
 from .builder import Builder, Extent, Value, dims_of, plain
@@ -99,8 +99,8 @@ def extreme(b: Builder, x: Value, dim: int, monoid: str, taken: Value | None = N
     real = x.dtype in FLOATS
     free = x
     if taken is not None:
-        worst = Lit(float("-inf" if monoid == "max" else "inf")) if real else Lit((-1 if monoid == "max" else 1) * (1 << 30))
-        free = b.map("select", taken, worst, x, dtype=x.dtype)
+        worst = ends(x.dtype)[0 if monoid == "max" else 1]
+        free = b.map("select", taken, Lit(worst), x, dtype=x.dtype)
     top = b.reduce(monoid, [free], [dim], x.dtype, True)
     hit = b.map("eq", x, top, dtype="bool")
     if real:

@@ -15,3 +15,13 @@ def register(dtype: str) -> str:
     if dtype in FLOATS:
         return "f32"
     return "i32" if dtype in {"i16", "i8", "u8"} else dtype
+
+
+def ends(dtype: str) -> tuple[float | int | bool, float | int | bool]:
+    """The lowest and the highest value of an element type: -inf and inf of floats, False and True of bools."""
+    if dtype in FLOATS:
+        return float("-inf"), float("inf")
+    if dtype == "bool":
+        return False, True
+    bits = 8 * BYTES[dtype]
+    return (0, (1 << bits) - 1) if dtype == "u8" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)

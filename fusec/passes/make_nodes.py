@@ -3,21 +3,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Union
 
 import sympy
 
 from ..ir.axis import Extent
-from ..ir.dtype import FLOATS
+from ..ir.dtype import FLOATS, ends
 from ..ir.scalar import Lit
 from ..ir.tensor import (
     Expand, Gather, Iota, Map, Operand, Permute, Reduce, Reshape, Shape, Size, Slice, TensorGraph, TensorNode, TensorOp,
 )
 from .simplify_tensors import operand_names
-
-LOWEST: dict[str, Union[float, bool, int]] = {"bool": False, "u8": 0, "i8": -(1 << 7), "i16": -(1 << 15), "i32": -(1 << 31),
-                                              "i64": -(1 << 63)}
-"""What loses against every value of an integer type."""
 
 
 class Maker:
@@ -28,6 +23,7 @@ class Maker:
         self.table = graph.table
 
     def add(self, like: TensorNode, op: TensorOp, shape: Shape, dtype: str | None = None) -> str:
+        """A new node, named, located and (by default) typed after another; its name."""
         count = len(self.table)
         while (name := f"{like.name}__p{count}") in self.table:
             count += 1
@@ -50,15 +46,19 @@ class Maker:
     # ---- views ------------------------------------------------------------------------------------------------------------------
 
     def shape(self, name: str) -> Shape:
+        """The shape of a node."""
         return self.table[name].shape
 
     def reshape(self, name: str, shape: Shape) -> str:
+        """The same elements in their order under another shape."""
         return name if shape == self.shape(name) else self.add(self.table[name], Reshape(name), shape)
 
     def expand(self, name: str, shape: Shape) -> str:
+        """A value repeated along its unit dims and leading ones, as torch broadcasts."""
         return name if shape == self.shape(name) else self.add(self.table[name], Expand(name), shape)
 
     def permute(self, name: str, order: tuple[int, ...]) -> str:
+        """Dim order[i] as dim i."""
         if order == tuple(range(len(order))):
             return name
         return self.add(self.table[name], Permute(name, order), tuple(self.shape(name)[d] for d in order))
@@ -69,6 +69,7 @@ class Maker:
         return self.reshape(self.range(name, dim, at, 1), shape[:dim] + shape[dim + 1:])
 
     def range(self, name: str, dim: int, start: int, length: int) -> str:
+        """`length` elements of a dim from `start` on."""
         shape = self.shape(name)
         if shape[dim] == length:
             return name
@@ -97,6 +98,7 @@ class Maker:
         return self.placed(self.add(like, Iota(), (extent,), "i64"), [dim], rank)
 
     def gather(self, like: TensorNode, name: str, dim: int, index: str, where: str | None = None) -> str:
+        """What an index picks along a dim, which the index's dims take the place of."""
         whole = self.table[name]
         shape = whole.shape[:dim] + self.shape(index) + whole.shape[dim + 1:]
         return self.add(like, Gather(name, dim, index, where), shape, whole.dtype)
@@ -104,13 +106,13 @@ class Maker:
     def only(self, like: TensorNode, mask: str, name: str, dims: tuple[int, ...]) -> str:
         """The one element along `dims` where the mask holds, bit for bit; the dims vanish."""
         dtype = self.table[name].dtype
-        low = Lit(float("-inf")) if dtype in FLOATS else Lit(LOWEST[dtype])
-        chosen = self.map(like, "select", (mask, name, low), dtype)
+        chosen = self.map(like, "select", (mask, name, Lit(ends(dtype)[0])), dtype)
         shape = tuple(n for d, n in enumerate(self.shape(chosen)) if d not in dims)
         return self.add(like, Reduce("any" if dtype == "bool" else "max", (chosen,), dims), shape, dtype)
 
     @staticmethod
     def zero(dtype: str) -> Lit:
+        """0 as a constant of a dtype."""
         return Lit(0.0) if dtype in FLOATS else Lit(False) if dtype == "bool" else Lit(0)
 
     def size(self, extent: Extent) -> Lit | Size:

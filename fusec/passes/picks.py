@@ -164,9 +164,8 @@ def composed(maker: Maker, node: TensorNode, op: Gather) -> str | None:
     if any(not isinstance(p, int) for p in places):
         return None
     index = Named(first.index, tuple(p for p in places if isinstance(p, int)))
-    own_dims = [index, *(at.get(d, 0) for d in range(len(inner.shape)) if d not in rows)]
-    moved = [*own_dims[1 : first.dim + 1], index, *own_dims[first.dim + 1 :]]
-    found = _one_pick(maker, node, first.arg, moved, read.shape)
+    others = [at.get(d, 0) for d in range(len(inner.shape)) if d not in rows]
+    found = _one_pick(maker, node, first.arg, [*others[: first.dim], index, *others[first.dim :]], read.shape)
     return None if found is None else maker.reshape(found, node.shape)
 
 

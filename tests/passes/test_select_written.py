@@ -68,6 +68,10 @@ def orders(score):
     return score.masked_fill(score < score.topk(3)[0][:, -1:], float("-inf")).softmax(-1), score.argmin(-1)
 
 
+def order_of_integers(code):
+    return (*code.topk(3), code.sort(descending=True).indices)
+
+
 def diagonals(square):
     return square.exp().diagonal(1, 1, 2).sum(-1) + torch.einsum("bii->b", square)
 
@@ -90,6 +94,7 @@ STEPS: dict[str, tuple[Callable[..., Any], Callable[[int], Example]]] = {
     "read_of_a_clamped_slot": (read_of_a_clamped_slot, lambda r: dict(
         pool=n(9, 6, 4), new=n(r, 4), slots=torch.randperm(9)[:r], which=torch.tensor([2, -1, 0, -3])[:r])),
     "orders": (orders, lambda r: dict(score=n(r, 8))),
+    "order_of_integers": (order_of_integers, lambda r: dict(code=-(1 << 40) - torch.randperm(r * 8).view(r, 8))),
     "diagonals": (diagonals, lambda r: dict(square=n(r, 6, 6))),
     "circular_convolution": (circular_convolution, lambda r: dict(x=n(r, 12), state=n(9, 12, 6), weight=n(12, 4),
                                                                   idx=torch.randperm(9)[:r], length=torch.randint(0, 20, (r,)))),
