@@ -19,7 +19,7 @@ import click
 
 from . import __version__
 from .errors import FusecError, InternalError
-from .options import EXAMPLE_ROWS, NUMERICS, SizeValue, archs, combinations, sizes
+from .options import EXAMPLE_ROWS, NUMERICS, Progress, SizeValue, archs, combinations, sizes
 from .target import DEFAULT
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .passes.pipeline import Stages
     from .runtime.artifact import Artifact
 
-Progress = Callable[[str], None]
 STAGES = ("graph", "axes", "regions", "schedule", "kernel", "smem", "source", "ptx", "resources")
 ARCHS = ",".join(DEFAULT)
 

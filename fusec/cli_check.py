@@ -1,20 +1,18 @@
 """What `fusec check` and `fusec receipts` do: checks, the differential debugger, and the files that say what ran on a device."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .errors import FusecError
-from .options import EXAMPLE_ROWS, archs
+from .options import EXAMPLE_ROWS, Progress, archs
 
 if TYPE_CHECKING:
     from .checker.receipts import Receipt, Wanted
     from .cli import Chosen, Request
-
-Progress = Callable[[str], None]
 
 
 def run_check(request: Request, progress: Progress, level: str | None, arch: str | None, cases: bool, dump: str | None,
@@ -77,10 +75,9 @@ def _of(found: Sequence[Chosen], function: str, one: bool) -> Sequence[Chosen]:
 
 def _receipt(chosen: Chosen, file: str, folder: str | None, progress: Progress) -> int:
     from .api import make_artifact
-    from .checker.device import Gpu
+    from .checker.device import Gpu, arch_here
     from .checker.receipts import FOLDER, make, write
     from .passes.traffic import bytes_moved
-    from .checker.device import arch_here
     arch = arch_here()
     stages = chosen.plan(arch, "source", progress)
     sizes = make_artifact(chosen.fused.reference, stages, chosen.inputs(), chosen.fused.dynamic_shapes, (), None).sizes

@@ -5,21 +5,20 @@ Used by the API and the command line alike. One call compiles one graph for seve
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .ir.kernel import Parameter
 from .ir.tensor import TensorGraph
+from .options import Progress
 from .passes import pipeline
 from .passes.pipeline import Stages
 from .runtime.artifact import Kernel
 from .runtime.identity import graph_key, source_identity, versions
 from .runtime.store import Entry, Store, store
 from .runtime.worker import BUILD, builder, start_builder
-
-Progress = Callable[[str], None]
 
 SPILL_TRIES = 4  # Kernels built in place of one that spills.
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 
 from .errors import FusecError, TargetError
@@ -10,6 +10,9 @@ from .target import TARGETS, parse
 
 NUMERICS = ("default", "strict")
 EXAMPLE_ROWS = 4
+
+Progress = Callable[[str], None]
+"""Takes a line that says what is being done now."""
 
 
 def numerics_option(given: str) -> str:

@@ -21,6 +21,8 @@ from ..ir.reference import SHORT_DTYPE, TORCH_DTYPE
 from ..ir.tensor import Factor
 from .locate import of_function
 
+ROWS = "rows"
+"""The axis of a batch's rows, by its usual name."""
 FLOATS = ("f32", "bf16", "f16", "f8e4m3", "f8e5m2")
 SIGNED = ("i64", "i32", "i16", "i8")
 EXACT = {
@@ -254,4 +256,5 @@ def free_names(specs: Mapping[str, Declared], given: Mapping[str, Any]) -> FreeN
 
 
 def loc_of(fn: Callable[..., Any]) -> Loc:
+    """Where a function stands, behind its decorators."""
     return of_function(inspect.unwrap(fn))

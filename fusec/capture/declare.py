@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,11 +10,8 @@ import torch
 
 from ..ir.tensor import TensorGraph
 from . import annotations, bind, export
-from .annotations import Declared
-from .locate import of_function
+from .annotations import ROWS, Declared
 from .trace import like
-
-ROWS = "rows"
 
 
 def capture(
@@ -28,7 +24,7 @@ def capture(
         return export.capture(fn, example, dynamic_shapes, static)
     tensors = bind.bind(fn, example, static).tensors
     fixed = dict(dynamic_shapes.sizes) if isinstance(dynamic_shapes, annotations.FreeNames) else {}
-    loc = of_function(inspect.unwrap(fn))
+    loc = annotations.loc_of(fn)
     sizes = annotations.check(specs, tensors, fixed, loc)
     if sizes.get(ROWS) == 1 and ROWS not in fixed:
         sizes = {**sizes, ROWS: export.HINT}

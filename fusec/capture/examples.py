@@ -11,9 +11,8 @@ import torch
 
 from ..errors import CaptureError, FusecError
 from ..ir.reference import TORCH_DTYPE
-from .annotations import Declared, FreeNames, declared, dtype_named, free_names, loc_of, names
+from .annotations import ROWS, Declared, FreeNames, declared, dtype_named, free_names, loc_of, names
 
-ROWS = "rows"
 OTHER_INTEGERS = 8  # An integer that is no index is below it.
 
 

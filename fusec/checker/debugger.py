@@ -19,10 +19,10 @@ from ..ir.graph import Graph, Node, Store
 from ..passes.pipeline import Stages
 from . import entry
 from .eager_values import captured_values, eager_values, first_apart, graph_values
-from .levels import LEVELS
+from .levels import LEVELS, model
 from .method import Scene
 from .probes import PROBE, probes, with_probes
-from .report import Difference, Report, _indent
+from .report import Difference, Report, indent
 from .storage import clone
 from .target import Target, written_graph
 
@@ -58,10 +58,10 @@ class Diagnosis:
 
     def __str__(self) -> str:
         head = f"{self.name}: all levels agree" if self.ok else f"{self.name}: differs from level {self.level} on"
-        lines = [head] + ([f"  first: {_indent(str(self.first))}"] if self.first is not None else [])
+        lines = [head] + ([f"  first: {indent(str(self.first))}"] if self.first is not None else [])
         for step in self.steps:
             lines.append(f"  {step.level:8} {step.text}")
-            lines += [f"    {_indent(law)}" for law in (step.report.laws if step.report is not None else ())]
+            lines += [f"    {indent(law)}" for law in (step.report.laws if step.report is not None else ())]
         return "\n".join(lines)
 
 
@@ -77,11 +77,10 @@ def diagnose(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_in
     for name in levels:
         step = _step(goal, fill(tree, tensors), name)
         if name == "graph":
-            early = _before_the_graph(goal, stages, tensors, tree, step.report)
+            early, first = _before_the_graph(goal, stages, tensors, tree, step.report)
             steps += early
             wrong = next((s for s in early if not s.ok), None)
             if wrong is not None:
-                first = _as_values_differ(goal, stages, tensors, tree, wrong.level)
                 return Diagnosis(goal.name, tuple(steps), wrong.level, first or (step.report.first if step.report else None))
         steps.append(step)
         if not step.ok:
@@ -113,31 +112,25 @@ EAGER = "the function in eager mode"
 
 
 def _before_the_graph(goal: Target, stages: Stages, tensors: dict[str, Tensor], tree: Mapping[str, Any],
-                      report: Report | None) -> list[Step]:
-    """Whether the model itself is what the function computes: if not, whether capture or the naming of axes made the difference."""
-    agrees = report is None or all(c.ok for c in report.compared if c.where == EAGER)
-    if agrees:
-        return [Step("eager", True, "the model agrees with the function")]
-    found = first_apart(_eager(goal, tensors, tree), captured_values(stages.need("captured"), tensors), "captured graph",
-                        ("captured graph", "eager"))
+                      report: Report | None) -> tuple[list[Step], Difference | None]:
+    """Whether the model itself is what the function computes: if not, whether capture or the naming of axes made the difference,
+    and the first value that differs there, where one was found."""
+    if report is None or all(c.ok for c in report.compared if c.where == EAGER):
+        return [Step("eager", True, "the model agrees with the function")], None
+    eager, captured = _eager(goal, tensors, tree), captured_values(stages.need("captured"), tensors)
     steps = [Step("eager", True, "the model is not what the function computes")]
-    if found is not None:
-        return [*steps, Step("captured", False, "the captured graph computes something else")]
-    return [*steps, Step("captured", True, "agrees"), Step("axes", False, "the graph over named axes computes something else")]
+    first = first_apart(eager, captured, "captured graph", ("captured graph", "eager"))
+    if first is not None:
+        return [*steps, Step("captured", False, "the captured graph computes something else")], first
+    named = graph_values(written_graph(stages), tensors)
+    first = first_apart(captured, named, "graph over named axes", ("named axes", "captured graph"))
+    steps.append(Step("captured", True, "agrees"))
+    return [*steps, Step("axes", False, "the graph over named axes computes something else")], first
 
 
 def _eager(goal: Target, tensors: Mapping[str, Tensor], tree: Mapping[str, Any]) -> Any:
     mine = clone(tensors)
     return eager_values(lambda: invoke(goal.fn, fill(tree, mine)))
-
-
-def _as_values_differ(goal: Target, stages: Stages, tensors: dict[str, Tensor], tree: Mapping[str, Any],
-                      level: str) -> Difference | None:
-    captured = captured_values(stages.need("captured"), tensors)
-    if level == "captured":
-        return first_apart(_eager(goal, tensors, tree), captured, "captured graph", ("captured graph", "eager"))
-    return first_apart(captured, graph_values(written_graph(stages), tensors), "graph over named axes",
-                       ("named axes", "captured graph"))
 
 
 # ---- one value -------------------------------------------------------------------------------------------------------------------
@@ -165,7 +158,6 @@ def until(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], value: str, e
 
 
 def _probe(scene: Scene, graph: Graph, node: Node, level: str, build: Callable[..., dict[str, Tensor]] | None) -> Tensor:
-    from .levels import model
     probed = with_probes(graph, (node,))
     after = scene.run(lambda t: model(probed, t) if build is None else build(probed, t))
     held = after[PROBE + node.name].cpu()

@@ -100,18 +100,18 @@ class Report:
                 f" ({len(self.compared)} values, {elements:,} elements compared)")
         lines = [head]
         if not self.ok:
-            lines += [f"  {_indent(law)}" for law in self.laws]
-            lines += [f"  first: {_indent(str(self.first))}"] if self.first is not None else []
+            lines += [f"  {indent(law)}" for law in self.laws]
+            lines += [f"  first: {indent(str(self.first))}"] if self.first is not None else []
             for c in self.compared:
                 if not c.ok:
                     lines.append(f"  {c.name} ({c.where}): {c.outside:,} of {c.elements:,} elements outside of: {c.rule}")
         if self.worst is not None:
-            lines.append(f"  worst: {_indent(str(self.worst))}")
+            lines.append(f"  worst: {indent(str(self.worst))}")
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
 
-def _indent(text: str) -> str:
+def indent(text: str) -> str:
     return text.replace("\n", "\n    ")
 
 

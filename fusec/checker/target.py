@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from ..capture.bind import bind, fill, invoke
-from ..errors import ArgumentError, CaptureError, FusecError
+from ..errors import ArgumentError, CaptureError, FusecError, FusionError
 from ..ir.graph import Graph
 from ..ir.interpret_kernel import run_kernel
 from ..ir.kernel import KernelSpec
 from ..passes.pipeline import Stages
 from .laws import described
-from .levels import interpreted, poisoned
+from .levels import poisoned
 from .single_rounding import SingleRounding
 
 DEFAULT_ARCH = "sm_90a"
@@ -108,16 +108,16 @@ def _captured(fn: Callable[..., Any], example: Mapping[str, Any], dynamic_shapes
 def written_graph(stages: Stages) -> Graph:
     """The graph as the function is written, before anything is folded: what the model is made from.
 
-    Where views of one value cut across each other it is what the pipeline makes of them, else it is made without those passes.
+    Where views cut across each other, or what was written in part is read, it is what the pipeline makes of them; else it is made
+    without those passes.
     """
     from ..passes.axes import assign_axes
-    from ..passes.axes_model import CutsDoNotNest
     from ..passes.front import to_axes
     from ..passes.simplify_tensors import simplify_tensors
     captured = stages.need("captured")
     try:
         graph = assign_axes(simplify_tensors(captured))
-    except CutsDoNotNest:
+    except FusionError:
         graph = to_axes(captured)
     return replace(graph, numerics=stages.numerics)
 
@@ -174,23 +174,24 @@ def leaves(found: Any) -> list[Tensor]:
 def spec_for(target: Target, graph: Graph, tensors: Mapping[str, Tensor], key: Any) -> KernelSpec:
     """The kernel of a folded graph that takes these tensors as they lie."""
     from ..passes.back import to_kernel
-    from ..runtime import contract
+
+    def make(alignment: dict[str, int]) -> KernelSpec:
+        return to_kernel(graph, target.arch, alignment or None)[1]
+    found: KernelSpec = _as_aligned(target, (key, "interpreted"), make, tensors)
+    return found
+
+
+def _as_aligned(target: Target, key: tuple[Any, ...], make: Callable[[dict[str, int]], Any], tensors: Mapping[str, Tensor]) -> Any:
+    """What `make` builds, made again for poorer alignment until it takes these tensors or they cannot be told to be any poorer."""
+    from ..runtime.contract import less_aligned
     alignment: dict[str, int] = {}
     while True:
-        place = (key, tuple(sorted(alignment.items())))
+        place = (*key, tuple(sorted(alignment.items())))
         if place not in target.built:
-            target.built[place] = to_kernel(graph, target.arch, alignment or None)[1]
-        spec = target.built[place]
-        poor = {}
-        for p in spec.parameters:
-            t = tensors[p.name]
-            free = [s is None for s in p.strides]
-            given = contract.alignment(t, free, 16) if t.numel() else 16
-            wants = max([p.align, *(d * t.element_size() for d, f in zip(p.divisible, free) if f)])
-            if given < wants and alignment.get(p.name, 16) > given:
-                poor[p.name] = given
-        if not poor:
-            return spec
+            target.built[place] = make(dict(alignment))
+        poor = less_aligned(target.built[place].parameters, tensors)
+        if all(alignment.get(name, given + 1) <= given for name, given in poor.items()):
+            return target.built[place]
         alignment |= poor
 
 
@@ -228,16 +229,7 @@ def run_on_device(target: Target, stages: Stages, graph: Graph, tensors: Mapping
     out = poisoned(graph, tensors)
     everything = {**tensors, **out}
     begin = Stages(None, "", stages.numerics, {}, graph)
-    alignment: dict[str, int] = {}
-    while True:
-        place = (key, "device", tuple(sorted(alignment.items())))
-        if place not in target.built:
-            target.built[place] = kernels(begin, (device_arch(device),), alignment)[0]
-        kernel = target.built[place]
-        poor = kernel.takes(everything)
-        if not poor:
-            break
-        alignment |= poor
+    kernel = _as_aligned(target, (key, "device"), lambda poor: kernels(begin, (device_arch(device),), poor)[0], everything)
     kernel.loaded(*[everything[p.name] for p in kernel.parameters])
     torch.cuda.synchronize(device)
     return out
@@ -260,6 +252,3 @@ def production(target: Target, graph: Graph, tree: Mapping[str, Any], tensors: d
     torch.cuda.synchronize()
     return out
 
-
-__all__ = ["Target", "eager", "folded", "interpreted", "leaves", "production", "run_as_kernel", "run_on_device", "target",
-           "written_graph"]

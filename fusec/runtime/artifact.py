@@ -11,6 +11,7 @@ import torch
 
 from ..errors import ArgumentError, FusecError, TargetError
 from ..ir.graph import Graph
+from ..ir.reference import TORCH_DTYPE
 from ..ir.tensor import Argument
 from ..log import log
 from ..options import strict
@@ -18,6 +19,7 @@ from ..target import of_capability
 from . import contract, debug, launch, variants
 from .kernel import Kernel as Kernel
 from .variants import Variant
+
 
 def device_arch(device: torch.device) -> str:
     """The architecture of a CUDA device; TargetError where there is none or fusec does not know it."""
@@ -212,7 +214,7 @@ class Artifact(Dispatcher):
         """How many tensors of a call have the dtype and the sizes it was compiled for."""
         def fits(a: Argument) -> bool:
             t = named.get(a.name)
-            return t is not None and t.dtype == contract.DTYPES[a.dtype] and t.dim() == len(a.shape) and all(
+            return t is not None and t.dtype == TORCH_DTYPE[a.dtype] and t.dim() == len(a.shape) and all(
                 given == extent or not isinstance(extent, int) for given, extent in zip(t.shape, a.shape))
         return sum(map(fits, self.graph.arguments))
 
@@ -229,7 +231,7 @@ class Artifact(Dispatcher):
         contract.check_devices(everything, self.device_type)
         names = (*named, *(a.name for a in graph.fresh))
         apart = _check_memory(everything, (*graph.mutated, *outputs), names)
-        allocations = tuple((tuple(e if isinstance(e, int) else sizes[str(e)] for e in a.shape), contract.DTYPES[a.dtype])
+        allocations = tuple((tuple(e if isinstance(e, int) else sizes[str(e)] for e in a.shape), TORCH_DTYPE[a.dtype])
                             for a in graph.fresh)
         launches = self._launches(graph, everything, names, sizes, device)
         return launch.Plan(device, launches, allocations, apart, names, {n: contract.view(t) for n, t in everything.items()},

@@ -11,13 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from ..errors import ArgumentError
+from ..ir.kernel import Parameter
+from ..ir.reference import TORCH_DTYPE
 from ..ir.tensor import Argument
 from .overlap import View, meet, repeats
-
-DTYPES = {
-    "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2,
-    "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
-}
 
 
 class LayoutError(ArgumentError):
@@ -35,8 +32,8 @@ def check_shapes(arguments: Sequence[Argument], tensors: Mapping[str, torch.Tens
         if a.name not in tensors:
             raise ArgumentError(f"argument {a.name}: expected a tensor, given none")
         t = tensors[a.name]
-        if dtypes and t.dtype != DTYPES[a.dtype]:
-            raise ArgumentError(f"argument {a.name}: expected dtype {_dtype(DTYPES[a.dtype])}, given {_dtype(t.dtype)}")
+        if dtypes and t.dtype != TORCH_DTYPE[a.dtype]:
+            raise ArgumentError(f"argument {a.name}: expected dtype {_dtype(TORCH_DTYPE[a.dtype])}, given {_dtype(t.dtype)}")
         _check_shape(a, t, sizes, origin)
     for a in arguments:
         _check_strides(a, tensors[a.name])
@@ -143,6 +140,23 @@ def alignment(t: torch.Tensor, free: Sequence[bool], most: int = 32) -> int:
         if counts and extent > 1:
             bits |= stride * item
     return bits & -bits
+
+
+def less_aligned(parameters: Iterable[Parameter], tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """The tensors (by name) that are less aligned than a kernel with these parameters wants, with the bytes they are aligned to."""
+    poor = {}
+    for p in parameters:
+        t = tensors.get(p.name)
+        if t is None or t.numel() == 0:
+            continue
+        free = [s is None for s in p.strides]
+        divisible = p.divisible or (1,) * len(free)
+        fits = address(t) % p.align == 0
+        for stride, extent, counts, by in zip(t.stride(), t.shape, free, divisible):
+            fits = fits and (not counts or extent < 2 or stride % by == 0)
+        if not fits:
+            poor[p.name] = min(alignment(t, free), max(p.align, max(divisible) * t.element_size()))
+    return poor
 
 
 def _dtype(dtype: torch.dtype) -> str:

@@ -75,16 +75,4 @@ class Kernel:
 
     def takes(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
         """The tensors (by name) that are less aligned than this kernel wants, with the bytes they are aligned to."""
-        poor = {}
-        for p in self.parameters:
-            t = tensors.get(p.name)
-            if t is None or t.numel() == 0:
-                continue
-            free = [s is None for s in p.strides]
-            divisible = p.divisible or (1,) * len(free)
-            fits = contract.address(t) % p.align == 0
-            for stride, extent, counts, by in zip(t.stride(), t.shape, free, divisible):
-                fits = fits and (not counts or extent < 2 or stride % by == 0)
-            if not fits:
-                poor[p.name] = min(contract.alignment(t, free), max(p.align, max(divisible) * t.element_size()))
-        return poor
+        return contract.less_aligned(self.parameters, tensors)

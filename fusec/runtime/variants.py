@@ -33,7 +33,7 @@ def resolve(variant: Variant, graph: Graph, example: Mapping[str, torch.Tensor])
             raise ArgumentError(f"variant: {name}: expected one of {', '.join(known)}")
         if isinstance(given, torch.Tensor) and name in example:
             tensors[name] = given
-        elif type(given) is int and given in [2 ** i for i in range(6)] and given >= BYTES[known[name].dtype]:
+        elif type(given) is int and BYTES[known[name].dtype] <= given <= MOST and not given & (given - 1):
             alignment[name] = given
         else:
             raise ArgumentError(f"variant: {name}: expected a tensor, or a power of two from {BYTES[known[name].dtype]} to {MOST}, "
