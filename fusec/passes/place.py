@@ -152,6 +152,19 @@ def _results(problem: Problem, layouts: dict[str, Layout]) -> dict[str, Layout]:
         if not crosses_warps(mine, tuple(a.name for a in problem.grid.local(node.op.axes))):
             found[node.name] = mine.project(kept)
             continue
-        readers = [layouts[r.name] for r in problem.graph.readers(node.name) if set(kept) == {a.name for a in problem.domain(r)}]
+        readers = [
+            layouts[r.name]
+            for r in problem.graph.readers(node.name)
+            if set(kept) == {a.name for a in problem.domain(r)} and _together(problem, node, r)
+        ]
         found[node.name] = readers[0].project(kept) if readers and kept else Layout(mine.project(kept).axes)
     return found
+
+
+def _together(problem: Problem, node: Node, reader: Node) -> bool:
+    """Whether the result of a reduction is there for its reader in the same turn, or outside of any walk."""
+    assert isinstance(node.op, Reduce)
+    stream = problem.stream
+    if stream is None or not stream.within(node.name) or any(a.name == stream.axis for a in node.op.axes):
+        return True
+    return stream.phases[node.name] == stream.phases[reader.name]
