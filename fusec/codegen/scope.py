@@ -18,8 +18,12 @@ from .device_library import library
 from .spell import ALWAYS_FLOAT, BOOL, FLOAT, INTEGER, TYPES
 
 BLOCK = ("block_x", "block_y", "block_z")
-RESERVED = frozenset({"THREADS", "SMEM_BYTES", "MIN_BLOCKS", "CARVEOUT", "ONCE", "CacheEvictionPriority", "cutlass",
-                      "cute", "stream", "launch", "base", "SmemAllocator", "self"}) | frozenset(TYPES.values())
+LANE_LOOPS = ("i", *(f"i{n}" for n in range(8)))
+"""The variables of the loops around a reduction over lanes."""
+RESERVED = frozenset({"THREADS", "SMEM_BYTES", "MIN_BLOCKS", "CARVEOUT", "ONCE", "ONCE_BELOW", "CacheEvictionPriority", "cutlass",
+                      "cute", "stream", "launch", "base", "blocks", "SmemAllocator", "self", "_", *LANE_LOOPS}
+                     ) | frozenset(TYPES.values())
+"""Names that emitted files use on their own account."""
 LIMIT = 2**31
 Range = tuple[int, int]
 
@@ -228,9 +232,9 @@ def analyse(spec: KernelSpec) -> Scope:
     """The scope of a kernel. InternalError where the spec uses a name that it never introduces."""
     namer, alias = Namer(), _aliases(spec)
     scope = Scope(fresh=namer)
+    scope.identifiers["int", "thread"] = namer("thread")
     for p in spec.parameters:
         scope.identifiers["tensor", p.name] = namer(p.name)
-    scope.identifiers["int", "thread"] = namer("thread")
     scope.kinds["int", "thread"], scope.bounds["thread"] = "i32", (0, spec.launch.threads)
     for dim, var in enumerate(BLOCK):
         name = namer(alias.get(var, var))

@@ -203,6 +203,18 @@ def test_names_that_mean_something_are_renamed() -> None:
 
 # ---- statements
 
+def test_names_of_parameters_that_the_file_uses_itself() -> None:
+    names = ("thread", "blocks", "i", "_", "ONCE_BELOW")
+    launch = Launch((("rows",), (), ()), 32, once_below=9)
+    copies = tuple(Copy(Global(n, lin(thread=4)), el("x", lin()), width=4, hint="evict_first") for n in names)
+    spec = KernelSpec("step", "names", "sm_90a", tuple(Parameter(n, "f32", ("rows",), (1,), 16) for n in names), launch, SmemPlan(),
+                      (Declare("x", (4,), "f32"), *copies))
+    for function in (f for f in ast.parse(render(spec)).body if isinstance(f, ast.FunctionDef) and f.name in ("step_kernel", "launch")):
+        given = {a.arg for a in function.args.args}
+        assert not given & {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        assert len(given) >= 6 and "ONCE_BELOW" not in given
+
+
 def test_scalars_exist_before_the_branch_that_sets_them() -> None:
     body = (Declare("a", (), "f32"), Declare("b", (), "f32"), Guard((Less(lin(thread=1), 3),), (
         Compute((), (Assign(el("a"), Lit(1.0)),)), Declare("c", (), "f32"), Compute((), (Assign(el("c"), Lit(1.0)),)))),
