@@ -13,8 +13,15 @@ from fusec.errors import InternalError, ResourceError
 from fusec.ir.interpret_kernel import run_kernel
 from fusec.ir.kernel import Barrier, Copy, Declare, Elem, Global, KernelSpec, Linear, Repeat, Shared, walk
 from fusec.ir.verify_kernel import verify_kernel
+from fusec.passes import place
 from fusec.passes.back import to_kernel
 from fusec.passes.front import to_graph
+from fusec.passes.problem import Placement, Problem
+from fusec.passes.stream import streams
+
+from .steps import STEPS
+from .test_steps_as_kernels import REFUSED
+from .test_steps_as_kernels import test_step_as_a_kernel as run_as_a_kernel
 
 
 def residual_norm(x, residual, weight):
@@ -117,6 +124,32 @@ def test_what_is_handed_over_within_a_turn_is_ordered_against_the_next_one() -> 
             if what == "write":
                 since = events[max((i for i in range(at) if events[i][0] == "barrier"), default=-1) + 1:at]
                 assert ("read", buffer) not in since
+
+
+QUICK = ("speculative_tokens", "ring_buffer", "two_tokens_of_a_window")
+
+
+@pytest.fixture(params=[0, 1], ids=["cheapest", "next"])
+def always_walked(request, monkeypatch) -> list[str]:
+    """Every block walks, also one that could hold all it loads; the axes that were walked along."""
+    axes: list[str] = []
+
+    def walked(problem: Problem) -> tuple[Problem, Placement] | None:
+        anchor = place.find_anchor(problem)
+        held = max(place._held(problem, anchor), 1)
+        found = [(w, p) for w in streams(problem, anchor, held, max(held // 2, 1)) if (p := place._cheapest(w, anchor)) is not None]
+        found.sort(key=lambda f: f[1].cost)
+        axes.extend(w.stream.axis for w, _ in found[:1])
+        return found[request.param % len(found)] if found else None
+
+    monkeypatch.setattr(place, "_placed", lambda problem, whole=place._placed: walked(problem) or whole(problem))
+    return axes
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in STEPS if n not in REFUSED])
+def test_a_step_gives_the_same_when_its_block_walks(name: str, always_walked: list[str]) -> None:
+    run_as_a_kernel(name)
+    assert always_walked or name not in QUICK
 
 
 def test_a_register_of_one_turn_is_not_used_after_the_loop() -> None:
