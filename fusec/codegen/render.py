@@ -21,7 +21,7 @@ from .device_library import closure
 from .express import Expressions, Uses, conjunction, number
 from .layout_text import WIDTH, block, comment, wrap
 from .regroup import regroup
-from .scope import BLOCK, LANE_LOOPS, analyse
+from .scope import BLOCK, analyse
 from .spell import LANE_FOLDS
 
 ALIGNMENT = 128
@@ -322,7 +322,7 @@ class _File:
         return f"{target} = {self.express.lifted(self.express.value(a.value), self.scope.kinds['register', a.target.name])}"
 
     def _lane_reduce(self, s: LaneReduce, depth: int) -> str:
-        loops = LANE_LOOPS[1:len(s.shape) + 1] if len(s.shape) > 1 else LANE_LOOPS[:len(s.shape)]
+        loops = self.scope.loop_names(len(s.shape))
         heads = tuple(f"for {v} in cutlass.range_constexpr({n}):" for v, n in zip(loops, s.shape, strict=True))
         index = f"[{', '.join(reversed(loops))}]" if loops else ""
         body = []

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import keyword
 import math
 import re
@@ -18,10 +19,8 @@ from .device_library import library
 from .spell import ALWAYS_FLOAT, BOOL, FLOAT, INTEGER, TYPES
 
 BLOCK = ("block_x", "block_y", "block_z")
-LANE_LOOPS = ("i", *(f"i{n}" for n in range(8)))
-"""The variables of the loops around a reduction over lanes."""
 RESERVED = frozenset({"THREADS", "SMEM_BYTES", "MIN_BLOCKS", "CARVEOUT", "ONCE", "ONCE_BELOW", "CacheEvictionPriority", "cutlass",
-                      "cute", "stream", "launch", "base", "blocks", "SmemAllocator", "self", "_", *LANE_LOOPS}
+                      "cute", "stream", "launch", "base", "blocks", "SmemAllocator", "self", "_"}
                      ) | frozenset(TYPES.values())
 """Names that emitted files use on their own account."""
 LIMIT = 2**31
@@ -68,6 +67,12 @@ class Scope:
         if found is None:
             raise InternalError(f"{category} {spec_name} is used and never introduced")
         return found
+
+    def loop_names(self, count: int) -> tuple[str, ...]:
+        """Variables for `count` nested loops of their own: i, or i0, i1, …; none is called like a value that such a loop reads."""
+        held = {name for key, name in self.identifiers.items() if self.kinds.get(key) != "py"}
+        names = [f"i{n}" for n in range(count)] if count > 1 else ["i"] * count
+        return tuple(next(name for k in itertools.count() if (name := n + "_" * k) not in held) for n in names)
 
     def range(self, value: Linear) -> Range | None:
         """The bounds of an expression; None where a variable has none."""
