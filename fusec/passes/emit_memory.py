@@ -79,6 +79,14 @@ class Memory(Context):
             body.append(self._global(node, layout, axes, at, when, indices))
         return tuple(body)
 
+    def _read_again(self, node: Node) -> bool:
+        """Whether a later walk of the block reads the same memory."""
+        stream = self.placed.stream
+        return stream is not None and any(
+            isinstance(n.op, Load) and n.op == node.op and stream.phases[n.name] > stream.phases[node.name]
+            for n in self.problem.graph.nodes
+        )
+
     @staticmethod
     def _condition(value: Value) -> Condition:
         assert isinstance(value, (Elem, Apply))
@@ -106,6 +114,6 @@ class Memory(Context):
         vector = self._run(loops, offset(at), width, limit, when)
         self.widths[tensor] = max(self.widths.get(tensor, 1), vector)
         memory, held = Global(tensor, offset(at)), value(at)
-        hint = "evict_first" if self.problem.streams(node) else ""
+        hint = "evict_first" if self.problem.streams(node) and not self._read_again(node) else ""
         source, target = (memory, held) if isinstance(node.op, Load) else (held, memory)
         return Copy(source, target, loops, width, when, hint, self.origin(node), node.name, vector)
