@@ -106,7 +106,7 @@ EXPLAINED = (
     (r"load_part\(|r\w+\[.* = |for \w+ in cutlass.range_constexpr", r"load_part\(|r\w+\[.* = |for \w+ in cutlass.range_constexpr",
      "different elements of a fragment"),
     (r"\w+ = select\(lt, ", r"if lane < \d+:", "the initial value of the masked one is never used by a lane beyond the axis"),
-    (r"(\w+) = lane_sum\(\1, ", r"= lane_sum\(", "two butterflies of one sum: another order, and what it is for is rounded to bf16"),
+    (r"(\w+) = lane_sum\(\1, ", r"= lane_sum\(", "two butterflies of one sum: another order, and the result is rounded to bf16"),
     (r"cutlass.max\(\w+, (Int64\()?0", r"Int64\(", "slots of rows that take no part are used under their predicate alone"),
 )
 

@@ -24,7 +24,7 @@ SIZES = {"kimi_k3_decode:kda_decode": {"": dict(H=2), " bf16": dict(H=2, state="
          "kimi_linear_decode:kda_decode": {"": dict(H=2)},
          "lightning_decode:lightning_decode": {"": dict(H=4)}, "lightning_decode:lightning_decode_normed": {"": dict(H=16, D=64)},
          "mamba2_decode:mamba2_decode": {"": dict(H=16, G=1)}, "mlstm_decode:mlstm_decode": {"": dict(H=2)}}
-"""Recipe -> variants of it and their sizes; its own where there are none. Fewer heads, of kernels that still walk where theirs do."""
+"""Recipe -> variants of it and their sizes; its own where there are none. Fewer heads, of kernels that walk where theirs do."""
 
 
 def shipped():
