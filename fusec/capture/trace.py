@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 import torch._decomp
-from torch._export.utils import _get_decomp_for_cia
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
@@ -200,6 +199,7 @@ def _unknown(graph: Any) -> set[Any]:
 def _composition(op: Any) -> Callable[..., Any] | None:
     """What eager runs for a composite op, else torch's reference for one that has a kernel of its own."""
     if op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        from torch._export.utils import _get_decomp_for_cia  # torch's own: a version without it still captures all other ops.
         return _get_decomp_for_cia(op)  # type: ignore[no-any-return]
     rule: Callable[..., Any] | None = torch._decomp.decomposition_table.get(op)
     return rule

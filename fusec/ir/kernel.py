@@ -127,7 +127,7 @@ Condition = Union[Less, AtLeast, Elem, Apply]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a statement comes from: `def`-relative reference lines (`kda_decode+12`) and a short remark for the reader."""
+    """What a statement comes from: `def`-relative reference lines (`step+12`) and a short remark for the reader."""
 
     lines: tuple[str, ...] = ()
     note: str = ""
