@@ -201,6 +201,17 @@ def single_views(name: str, args: Any, kwargs: Any) -> Any:
     return SINGLE[name](x, *sizes, dim=dim)
 
 
+def picked_along(input: Any, indices: Any, dim: int | None = None) -> Any:
+    """torch.take_along_dim as a gather of what both broadcast to: torch's own fixes free sizes."""
+    if dim is None:
+        return torch.gather(input.flatten(), 0, indices.flatten())
+    dim %= input.dim()
+    shapes = [[1 if d == dim else n for d, n in enumerate(t.shape)] for t in (input, indices)]
+    common = list(torch.broadcast_shapes(*shapes))
+    sizes = [[n if d != dim else t.shape[dim] for d, n in enumerate(common)] for t in (input, indices)]
+    return torch.gather(input.expand(sizes[0]), dim, indices.expand(sizes[1]))
+
+
 class Locate(TorchFunctionMode):
     """Annotates each op with `loc` (a Loc) and `call` (the number of the torch call it belongs to)."""
 
@@ -217,8 +228,10 @@ class Locate(TorchFunctionMode):
         self._refuse(name, args, loc)
         self.calls += 1
         with annotate({"loc": loc, "call": self.calls}):
-            views = single_views(name, args, kwargs or {})
-            return func(*args, **(kwargs or {})) if views is None else views
+            found = single_views(name, args, kwargs or {})
+            if found is None and name == "take_along_dim":
+                found = picked_along(*args, **(kwargs or {}))
+            return func(*args, **(kwargs or {})) if found is None else found
 
     def _refuse(self, name: str, args: Any, loc: Loc) -> None:
         if name in TEXT:
