@@ -15,6 +15,7 @@ from ..ir.axis import Axis
 from ..ir.dtype import BYTES
 from ..ir.graph import DimIndex, Graph, Index, Load, Map, Node, Reduce, Ref, Store, operands
 from ..ir.overlap import apart
+from ..ir.scalar import Lit
 
 SMALL_BLOCK = 2048  # Elements: below this a block takes parallel axes back from the grid.
 REPEATED = 1.5  # Times the work: beyond, blocks do not share out an axis whose positions need the same values.
@@ -106,12 +107,25 @@ def _slots(graph: Graph, value: str, free: frozenset[str]) -> str | None:
     """
     node = graph.table[value]
     if isinstance(node.op, Load):
-        rows = {d.source.axis for dim in node.op.index for d in dim if isinstance(d.source, Index)} & free
-        return f"{node.op.tensor} by {sorted(map(str, rows))}" if rows else None
-    if isinstance(node.op, Map):  # A negative index wrapped by the size of the pool.
-        found = {_slots(graph, r.value, free) for r in operands(node.op)}
-        return found.pop() if len(found) == 1 else None
-    return None
+        index = enumerate(node.op.index)
+        rows = sorted((str(d.source), i) for i, dim in index for d in dim if isinstance(d.source, Index) and d.source.axis in free)
+        return f"{node.op.tensor} by {rows}" if rows else None
+    below = _entry(graph, node.op) if isinstance(node.op, Map) else None
+    return _slots(graph, below, free) if below is not None else None
+
+
+def _entry(graph: Graph, op: Map) -> str | None:
+    """The entry that a cast, or the wrap select(i < 0, i + n, i), passes on; None for any other Map: i // 2 is another's slot."""
+    if op.fn == "identity" and isinstance(op.args[0], Ref):
+        return op.args[0].value
+    test, moved, entry = op.args if op.fn == "select" else (None, None, None)
+    if not isinstance(test, Ref) or not isinstance(moved, Ref) or not isinstance(entry, Ref):
+        return None
+    lower, added = graph.table[test.value].op, graph.table[moved.value].op
+    if not isinstance(lower, Map) or not isinstance(added, Map) or isinstance(added.args[1], Ref):
+        return None
+    wraps = (lower.fn, lower.args) == ("lt", (entry, Lit(0))) and (added.fn, added.args[0]) == ("add", entry)
+    return entry.value if wraps else None
 
 
 def _unnamed(graph: Graph, first: tuple[DimIndex, ...], second: tuple[DimIndex, ...], free: frozenset[str]) -> frozenset[str]:
