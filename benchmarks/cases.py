@@ -138,11 +138,11 @@ def poisoned(artifact: Artifact, rows: int, device: str) -> Any:
     """What `out=` takes, every value 777 (in fp8 what that becomes)."""
     import torch
 
-    from fusec.runtime.contract import DTYPES
+    from fusec.ir.reference import TORCH_DTYPE
     made = {}
     for a in artifact.graph.fresh:
         shape = [n if isinstance(n, int) else int(n.subs({s: rows for s in n.free_symbols})) for n in a.shape]
-        made[a.name] = torch.full(shape, 777.0, device=device).to(DTYPES[a.dtype])
+        made[a.name] = torch.full(shape, 777.0, device=device).to(TORCH_DTYPE[a.dtype])
     given = [made[n] for n in artifact.graph.outputs]
     return given[0] if artifact.graph.structure == "tensor" else tuple(given)
 

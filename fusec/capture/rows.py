@@ -326,6 +326,7 @@ def _shared_by_outputs(c: Classes, loc: Loc) -> list[int]:
     inputs = {leaf for a in c.graph.arguments for leaf in c.all_of(a.name)}
     if not results:
         return []
+    _join_heads(c, results)
     shared = set.intersection(*(set(c.all_of(r)) for r in results)) & inputs
     first = [next(leaf for leaf in c.all_of(r) if leaf in shared) for r in results] if shared else []
     leading = [root for a in c.graph.arguments if (root := c.outermost(a.name)) in shared and root is not None]
@@ -334,6 +335,20 @@ def _shared_by_outputs(c: Classes, loc: Loc) -> list[int]:
     if found:
         _refuse_unit(c, found[0], results, loc)
     return found
+
+
+def _join_heads(c: Classes, results: Sequence[str]) -> None:
+    """Outermost dims of results that no op brings together are the rows of all of them, where they can be.
+
+    q · w and k · w of q and k [rows, …] have no row in common but the batch. Each leads an argument, none stands inside of a value
+    that another leads, and the example has as many of each; a call with as many of each no longer is refused.
+    """
+    heads = list(dict.fromkeys(root for r in results if (root := c.outermost(r)) is not None))
+    leading = {c.outermost(a.name) for a in c.graph.arguments}
+    together = any(sum(h in all_ for h in heads) > 1 for n in c.graph.nodes if (all_ := set(c.all_of(n.name))))
+    if len(heads) > 1 and set(heads) <= leading and not together and len({c.atoms.extents[h] for h in heads}) == 1:
+        for other in heads[1:]:
+            c.atoms.unify([heads[0]], [other])
 
 
 def _encloses(c: Classes, outer: int, inner: int, results: Sequence[str]) -> bool:

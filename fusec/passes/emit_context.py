@@ -139,8 +139,13 @@ class Context:
         """(step, lanes) of the butterflies of a reduction, innermost first."""
         assert isinstance(node.op, Reduce)
         axes = [a.name for a in self.problem.grid.local(node.op.axes)]
-        found = [(f.step, f.extent) for _, _, f in thread_factors(self.placed.layouts[node.name], axes) if f.step < WARP_SIZE]
-        return tuple(sorted(found))
+        found: list[tuple[int, int]] = []
+        for step, lanes in sorted((f.step, f.extent) for _, _, f in thread_factors(self.placed.layouts[node.name], axes)):
+            if found and step == found[-1][0] * found[-1][1] and step < WARP_SIZE:
+                found[-1] = (found[-1][0], found[-1][1] * lanes)
+            elif step < WARP_SIZE:
+                found.append((step, lanes))
+        return tuple(found)
 
     # ---- operands ----
 

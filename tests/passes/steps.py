@@ -380,3 +380,25 @@ def weighted_sum_of_the_best(score, keys):
 @step(lambda r: dict(x=torch.randint(-10 ** 6, 10 ** 6, (r, 1100)) + 10 ** 9))
 def ends_of_large_integers(x):
     return x.amin(-1), x.amax(-1), x.sum(-1), x[:, :5].amin(-1), (-x[:, :5]).amax(-1)
+
+
+@step(lambda r: dict(q=n(r, 4, 16), k=n(r, 2, 16), w=n(16)))
+def two_norms_with_nothing_in_common_but_a_weight(q, k, w):
+    """No op brings the rows of q and k together: they are the batch all the same."""
+    return F.rms_norm(q, (16,), w), F.rms_norm(k, (16,), w)
+
+
+@step(lambda r: dict(h=n(r, 6, 8), x=n(r, 6), a=n(6, 8)))
+def a_state_that_decays_beside_what_is_read(h, x, a):
+    h.mul_(a)
+    return (x[..., None] * a).sum(-1)
+
+
+@step(lambda r: dict(q=n(r, 8), k=n(r, 4)))
+def two_results_of_two_arguments(q, k):
+    return q.softmax(-1), k.sum(-1)
+
+
+@step(lambda r: dict(x=n(r, 9), k=torch.randint(0, 9, (r,))))
+def taken_along_a_dim(x, k):
+    return torch.take_along_dim(x, k[:, None], 1) * 2
