@@ -83,6 +83,8 @@ class _Return:
 
 def _entry(fn: Callable[..., Any], call: bind.Call, loc: Loc) -> tuple[torch.nn.Module, dict[str, Any]]:
     """A module whose forward takes the flat tensors by name and runs fn on the call they were taken from."""
+    if "self" in call.tensors:
+        raise CaptureError("a tensor argument is called self", loc, "rename it, or bind the method to its object first")
     noted: dict[str, Any] = {}
 
     def forward(self: Any, **tensors: torch.Tensor) -> Any:

@@ -327,3 +327,8 @@ def test_pools_of_one_slot_or_none_are_free_as_well():
     for count in (0, 1):
         graph = capture(lambda x, pool, idx: pool[idx] + x, dict(x=normal(3, 4), pool=normal(count, 4), idx=torch.zeros(3).long()))
         assert [str(a.shape[0]) for a in graph.arguments] == ["rows", "pool_0", "rows"]
+
+
+def test_a_tensor_may_not_be_called_self() -> None:
+    with pytest.raises(CaptureError, match="a tensor argument is called self"):
+        capture(lambda self, x: self * x, {"self": torch.randn(3, 4), "x": torch.randn(3, 4)})
