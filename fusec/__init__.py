@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .errors import TargetError as TargetError
     from .errors import UnsupportedOp as UnsupportedOp
     from .runtime.artifact import Artifact as Artifact
-    from .runtime.artifact import Kernel as Kernel
+    from .runtime.kernel import Kernel as Kernel
     from .runtime.dump import dump_inputs as dump_inputs
 
 

@@ -17,7 +17,8 @@ from .ir.graph import Graph
 from .options import EXAMPLE_ROWS, archs, numerics_option
 from .passes.pipeline import Stages
 from .runtime import contract, launch
-from .runtime.artifact import Announce, Artifact, Dispatcher, Kernel, device_arch
+from .runtime.artifact import Announce, Artifact, Dispatcher, device_arch
+from .runtime.kernel import Kernel
 from .runtime.variants import Variant
 from .runtime.worker import start_builder
 

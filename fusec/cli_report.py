@@ -10,7 +10,8 @@ from rich.table import Table
 
 from .ir.tensor import Input, TensorGraph
 from .passes.traffic import bytes_moved
-from .runtime.artifact import Artifact, Kernel
+from .runtime.artifact import Artifact
+from .runtime.kernel import Kernel
 from .runtime.variants import label as variant_label
 from .target import parse
 

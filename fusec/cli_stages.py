@@ -9,7 +9,7 @@ from .ir.print_graph import format_graph
 from .ir.print_kernel import format_kernel
 from .ir.print_tensor import format_tensor
 from .passes.pipeline import Stages
-from .runtime.artifact import Kernel
+from .runtime.kernel import Kernel
 
 STAGES = ("graph", "axes", "regions", "schedule", "kernel", "smem", "source", "ptx", "resources")
 NEEDS = {"graph": "captured", "axes": "graph", "regions": "schedule", "schedule": "schedule", "kernel": "kernel", "smem": "kernel",

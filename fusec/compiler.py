@@ -15,7 +15,7 @@ from .ir.tensor import TensorGraph
 from .options import Progress
 from .passes import pipeline
 from .passes.pipeline import Stages
-from .runtime.artifact import Kernel
+from .runtime.kernel import Kernel
 from .runtime.identity import graph_key, source_identity, versions
 from .runtime.store import Entry, Store, store
 from .runtime.worker import BUILD, builder, start_builder

@@ -192,10 +192,8 @@ def _along(b: Builder, x: Value, dim: int, index: Value) -> tuple[Value, Value]:
         "x, 0, k[:, None]",
         "x[:, :, None].expand(3, 4, 2), 1, k[:, None, None].expand(3, 1, 2)",
     ),
-    take_along_dim="x, k[:, None], 1",
 )
-def _gather(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
-    dim, index = (rest[0], rest[1]) if isinstance(rest[0], int) else (rest[1], rest[0])
+def _gather(b: Builder, out: Result, x: Value, dim: int, index: Value, *_: Any) -> Value:
     dim %= x.rank
     for d in range(dim + 1, x.rank):
         x = b.slice(x, d, 0, index.shape[d])

@@ -201,8 +201,8 @@ def single_views(name: str, args: Any, kwargs: Any) -> Any:
     return SINGLE[name](x, *sizes, dim=dim)
 
 
-def picked_along(input: Any, indices: Any, dim: int | None = None) -> Any:
-    """torch.take_along_dim as a gather of what both broadcast to: torch's own fixes free sizes."""
+def _take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
+    """A gather of what both broadcast to."""
     if dim is None:
         return torch.gather(input.flatten(), 0, indices.flatten())
     dim %= input.dim()
@@ -210,6 +210,10 @@ def picked_along(input: Any, indices: Any, dim: int | None = None) -> Any:
     common = list(torch.broadcast_shapes(*shapes))
     sizes = [[n if d != dim else t.shape[dim] for d, n in enumerate(common)] for t in (input, indices)]
     return torch.gather(input.expand(sizes[0]), dim, indices.expand(sizes[1]))
+
+
+RESPELLED = {"take_along_dim": _take_along_dim}
+"""Functions that torch composes in a way that fixes free sizes, as compositions that do not."""
 
 
 class Locate(TorchFunctionMode):
@@ -228,10 +232,10 @@ class Locate(TorchFunctionMode):
         self._refuse(name, args, loc)
         self.calls += 1
         with annotate({"loc": loc, "call": self.calls}):
-            found = single_views(name, args, kwargs or {})
-            if found is None and name == "take_along_dim":
-                found = picked_along(*args, **(kwargs or {}))
-            return func(*args, **(kwargs or {})) if found is None else found
+            if name in RESPELLED:
+                func = RESPELLED[name]
+            views = single_views(name, args, kwargs or {})
+            return func(*args, **(kwargs or {})) if views is None else views
 
     def _refuse(self, name: str, args: Any, loc: Loc) -> None:
         if name in TEXT:

@@ -46,7 +46,7 @@ def to_kernel(
     problem, placed = place(Problem(graph, grid, held, target, avoid=avoid))
     graph = problem.graph
     levels = assign_levels(problem, placed)
-    coords = Coordinates(graph, placed)
+    coords = Coordinates(problem, placed)
     emitter = Emitter(problem, placed, coords, alignment or {})
     for name in levels.crossing:
         emitter.partials[name] = coords.fresh(f"{name}_part")
@@ -64,7 +64,7 @@ def to_kernel(
         forms=tuple((name, str(form)) for name, form in reduce_forms(problem, placed)),
     )
     plan = with_spans(plan, body)
-    spec = KernelSpec(graph.name, graph.name, arch, _parameters(graph, emitter), launch, plan, body, _summary(placed))
+    spec = KernelSpec(graph.name, graph.name, arch, _parameters(graph, emitter), launch, plan, body, _summary(problem, placed))
     return schedule, verify_kernel(spec)
 
 
@@ -90,11 +90,11 @@ def _parameters(graph: Graph, emitter: Emitter) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def _summary(placed: Placement) -> tuple[str, ...]:
+def _summary(problem: Problem, placed: Placement) -> tuple[str, ...]:
     grid = " x ".join(f"{name}" + (f" in parts of {part}" if part != 1 else "") for name, _, part in placed.grid.axes)
     lines = [f"grid: {grid or 'one block'}; {placed.threads} threads", f"anchor: {placed.anchor} {placed.layouts[placed.anchor]}"]
-    if placed.stream is not None:
-        lines.append(f"walk: along {placed.stream.axis}, {placed.stream.turns} turns of {placed.stream.part}")
+    if problem.walk is not None:
+        lines.append(f"walk: along {problem.walk.axis}, {problem.walk.turns} turns of {problem.walk.part}")
     regions: dict[tuple[int, int], list[str]] = {}
     for name, layout in placed.layouts.items():
         if layout.count:

@@ -81,7 +81,7 @@ def _contiguous(problem: Problem, anchor: Node, axes: list[Axis]) -> tuple[str |
 
 
 def _candidates(problem: Problem, anchor: Node, orders: dict[str, int]) -> Iterator[tuple[Layout, int]]:
-    walk = problem.stream
+    walk = problem.walk
     axes = [
         Axis(a.name, walk.part) if walk is not None and walk.axis == a.name else a
         for a in problem.domain(anchor)

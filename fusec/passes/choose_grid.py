@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import FusionError, Loc
-from ..ir.axis import Axis
-from ..ir.dtype import BYTES
-from ..ir.graph import DimIndex, Graph, Index, Load, Map, Node, Reduce, Ref, Store, operands
+from ..ir.axis import Axis, Extent
+from ..ir.dtype import BYTES, INTS
+from ..ir.graph import Graph, Index, Load, Map, Node, Reduce, Ref, Store, operands
 from ..ir.overlap import apart
 from ..ir.scalar import Lit
+from ..ir.tensor import Size
 
 SMALL_BLOCK = 2048  # Elements: below this a block takes parallel axes back from the grid.
 REPEATED = 1.5  # Times the work: beyond, blocks do not share out an axis whose positions need the same values.
@@ -86,22 +87,22 @@ def _culprit(graph: Graph, axis: str) -> Loc | None:
     return next((n.loc for n in graph.nodes if isinstance(n.op, Store) and all(a.name != axis for a in n.axes)), None)
 
 
-def _signature(graph: Graph, index: tuple[DimIndex, ...], free: frozenset[str]) -> tuple[frozenset[tuple[str, int]], ...]:
+def _signature(graph: Graph, op: Load | Store, free: frozenset[str]) -> tuple[frozenset[tuple[str, int]], ...]:
     """Per dim, what of the coordinate depends on the block: grid axes and the slots that index values name."""
     out: list[frozenset[tuple[str, int]]] = []
-    for dim in index:
+    for dim, extent in zip(op.index, graph.tensors[op.tensor].shape, strict=True):
         found: set[tuple[str, int]] = set()
         for digit in dim:
             if isinstance(digit.source, Ref):
-                found.add((_slots(graph, digit.source.value, free) or f"{digit.source}", digit.step))
+                found.add((_slots(graph, digit.source.value, extent, free) or f"{digit.source}", digit.step))
             elif digit.source.axis in free:
                 found.add((f"{digit.source}", digit.step))
         out.append(frozenset(found))
     return tuple(out)
 
 
-def _slots(graph: Graph, value: str, free: frozenset[str]) -> str | None:
-    """The table that an index value is an entry of, by rows of the grid; None where it is of none, or of several.
+def _slots(graph: Graph, value: str, extent: Extent, free: frozenset[str]) -> str | None:
+    """The table that an index into a dim of `extent` is an entry of, by rows of the grid; None where it is of none, or of several.
 
     Distinct live rows have distinct slots (C10), so entries of two rows never meet, whichever columns they stand in.
     """
@@ -110,31 +111,33 @@ def _slots(graph: Graph, value: str, free: frozenset[str]) -> str | None:
         index = enumerate(node.op.index)
         rows = sorted((str(d.source), i) for i, dim in index for d in dim if isinstance(d.source, Index) and d.source.axis in free)
         return f"{node.op.tensor} by {rows}" if rows else None
-    below = _entry(graph, node.op) if isinstance(node.op, Map) else None
-    return _slots(graph, below, free) if below is not None else None
+    below = _entry(graph, node.op, extent) if isinstance(node.op, Map) and node.dtype in INTS else None
+    return _slots(graph, below, extent, free) if below is not None else None
 
 
-def _entry(graph: Graph, op: Map) -> str | None:
-    """The entry that a cast, or the wrap select(i < 0, i + n, i), passes on; None for any other Map: i // 2 is another's slot."""
+def _entry(graph: Graph, op: Map, extent: Extent) -> str | None:
+    """The entry that a cast or the wrap select(i < 0, i + extent, i) passes on; None for another Map: i // 2 is another's slot."""
     if op.fn == "identity" and isinstance(op.args[0], Ref):
-        return op.args[0].value
+        return op.args[0].value if graph.table[op.args[0].value].dtype in INTS else None
     test, moved, entry = op.args if op.fn == "select" else (None, None, None)
     if not isinstance(test, Ref) or not isinstance(moved, Ref) or not isinstance(entry, Ref):
         return None
     lower, added = graph.table[test.value].op, graph.table[moved.value].op
-    if not isinstance(lower, Map) or not isinstance(added, Map) or isinstance(added.args[1], Ref):
+    if not isinstance(lower, Map) or not isinstance(added, Map):
         return None
-    wraps = (lower.fn, lower.args) == ("lt", (entry, Lit(0))) and (added.fn, added.args[0]) == ("add", entry)
+    by = added.args[-1]
+    whole = graph.tensors[by.tensor].shape[by.dim] if isinstance(by, Size) else by.value if isinstance(by, Lit) else None
+    wraps = (lower.fn, lower.args) == ("lt", (entry, Lit(0))) and (added.fn, added.args[0]) == ("add", entry) and whole == extent
     return entry.value if wraps else None
 
 
-def _unnamed(graph: Graph, first: tuple[DimIndex, ...], second: tuple[DimIndex, ...], free: frozenset[str]) -> frozenset[str]:
+def _unnamed(graph: Graph, first: Load | Store, second: Load | Store, free: frozenset[str]) -> frozenset[str]:
     """Grid axes along which two accesses may meet from different blocks: those that no dim with like coordinates names.
 
     An index value names the axes it varies over: distinct live rows have distinct slots (C10).
     """
     named: set[str] = set()
-    signatures = zip(_signature(graph, first, free), _signature(graph, second, free), first, strict=True)
+    signatures = zip(_signature(graph, first, free), _signature(graph, second, free), first.index, strict=True)
     for one, other, dim in signatures:
         if one == other:
             for digit in dim:
@@ -153,7 +156,7 @@ def _owned_blocks(graph: Graph, free: frozenset[str]) -> frozenset[str]:
             if not isinstance(node.op, (Load, Store)) or apart(graph, node, store):
                 continue
             assert isinstance(store.op, Store)
-            meet = _unnamed(graph, node.op.index, store.op.index, free)
+            meet = _unnamed(graph, node.op, store.op, free)
             if any(graph.axis(name).dynamic for name in meet):
                 does = "read" if isinstance(node.op, Load) else "written"
                 raise FusionError(

@@ -8,7 +8,7 @@ from ..ir.geometry import idle_digits, span, weight
 from ..ir.graph import DimIndex, Graph, Ref
 from ..ir.kernel import AtLeast, Condition, Digit, Launch, Less, Let, Linear, Term
 from ..ir.plan import GRID, REG, SERIAL, THREAD, VEC, Factor, Layout
-from .problem import Placement
+from .problem import Placement, Problem
 
 
 def var(name: str, coef: int = 1) -> Linear:
@@ -20,7 +20,7 @@ def var(name: str, coef: int = 1) -> Linear:
 class Coordinates:
     """Names the integer variables of a kernel once each: block digits, thread digits. `lets` are their definitions in order."""
 
-    graph: Graph
+    problem: Problem
     placed: Placement
     lets: list[Let] = field(default_factory=list)
     names: dict[tuple[int, int, int], str] = field(default_factory=dict)
@@ -28,6 +28,10 @@ class Coordinates:
 
     def __post_init__(self) -> None:
         self.taken |= {n.name for n in self.graph.nodes} | set(self.graph.tensors)
+
+    @property
+    def graph(self) -> Graph:
+        return self.problem.graph
 
     def fresh(self, name: str) -> str:
         """A variable name that nothing else has."""
@@ -109,10 +113,10 @@ class Coordinates:
     @property
     def turn(self) -> str:
         """The variable of the turn of the block's walk."""
-        assert self.placed.stream is not None
+        assert self.problem.walk is not None
         key = (-2, 0, 0)
         if key not in self.names:
-            self.names[key] = self.fresh(f"{self.placed.stream.axis}_turn")
+            self.names[key] = self.fresh(f"{self.problem.walk.axis}_turn")
         return self.names[key]
 
     def at(
@@ -155,9 +159,9 @@ class Coordinates:
 
     def extent(self, axis: str, within: bool = False) -> int:
         """Elements of an axis in a block, or `within` one turn of its walk."""
-        stream = self.placed.stream
-        if within and stream is not None and stream.axis == axis:
-            return stream.part
+        walk = self.problem.walk
+        if within and walk is not None and walk.axis == axis:
+            return walk.part
         part = {a: p for a, _, p in self.placed.grid.axes}
         return part[axis] if axis in part else self.graph.axis(axis).size
 

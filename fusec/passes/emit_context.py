@@ -160,7 +160,7 @@ class Context:
         axes = tuple(sorted({i.axis for _, i in bind if i.axis is not None and layout.has(i.axis)}, key=self.rank.__getitem__))
         mine = layout.project(axes)
         turning = any(f.place == SERIAL for _, factors in mine.axes for f in factors)
-        walk = self.placed.stream.phases[node.name] if turning and self.placed.stream is not None else 0
+        walk = self.problem.walk.phases[node.name] if turning and self.problem.walk is not None else 0
         key = (ref.value, bind, mine, walk)
         if key not in self.reads:
             self.reads[key] = Read(self.coords.fresh(f"{ref.value}_s"), ref.value, bind, mine, axes)

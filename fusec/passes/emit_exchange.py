@@ -34,11 +34,11 @@ class Exchanges(Context):
 
     def within(self, node: Node) -> bool:
         """Whether a value is handed over within a turn of the block's walk: it is made there and nobody needs it later."""
-        stream, readers = self.placed.stream, self.problem.graph.readers(node.name)
+        walk, readers = self.problem.walk, self.problem.graph.readers(node.name)
         return (
-            stream is not None
-            and stream.within(node.name)
-            and all(stream.phases[r.name] == stream.phases[node.name] for r in readers)
+            walk is not None
+            and walk.within(node.name)
+            and all(walk.phases[r.name] == walk.phases[node.name] for r in readers)
         )
 
     def _buffer_order(self, node: Node) -> tuple[str, ...]:

@@ -81,9 +81,9 @@ class Memory(Context):
 
     def _read_again(self, node: Node) -> bool:
         """Whether a later walk of the block reads the same memory."""
-        stream = self.placed.stream
-        return stream is not None and any(
-            isinstance(n.op, Load) and n.op == node.op and stream.phases[n.name] > stream.phases[node.name]
+        walk = self.problem.walk
+        return walk is not None and any(
+            isinstance(n.op, Load) and n.op == node.op and walk.phases[n.name] > walk.phases[node.name]
             for n in self.problem.graph.nodes
         )
 
@@ -114,6 +114,6 @@ class Memory(Context):
         vector = self._run(loops, offset(at), width, limit, when)
         self.widths[tensor] = max(self.widths.get(tensor, 1), vector)
         memory, held = Global(tensor, offset(at)), value(at)
-        hint = "evict_first" if self.problem.streams(node) and not self._read_again(node) else ""
+        hint = "evict_first" if self.problem.passes_once(node) and not self._read_again(node) else ""
         source, target = (memory, held) if isinstance(node.op, Load) else (held, memory)
         return Copy(source, target, loops, width, when, hint, self.origin(node), node.name, vector)

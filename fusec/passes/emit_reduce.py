@@ -41,8 +41,8 @@ class Reductions(Context):
     def over_turns(self, node: Node) -> bool:
         """Whether a reduction folds what all turns of the block's walk have."""
         assert isinstance(node.op, Reduce)
-        stream = self.placed.stream
-        return stream is not None and stream.within(node.name) and any(a.name == stream.axis for a in node.op.axes)
+        walk = self.problem.walk
+        return walk is not None and walk.within(node.name) and any(a.name == walk.axis for a in node.op.axes)
 
     @staticmethod
     def _start(node: Node) -> float | int | bool:

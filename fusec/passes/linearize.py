@@ -59,7 +59,7 @@ class _Planner:
 
     def phase(self, name: str) -> int:
         """When a node is computed: before, in or after the block's walk."""
-        return self.placed.stream.phases[name] if self.placed.stream is not None else 0
+        return self.problem.walk.phases[name] if self.problem.walk is not None else 0
 
     def done(self, node: Node) -> int:
         """When the value of a node is there: of a reduction over all turns only after the walk."""
@@ -106,7 +106,7 @@ class _Planner:
         """RESIDENT for a load of the anchor's domain while other regions still have work to hand over, else LOAD."""
         anchor = self.problem.table[self.placed.anchor]
         same = self.problem.spread(self.problem.domain(node)) == self.problem.spread(self.problem.domain(anchor))
-        return RESIDENT if same and self.levels.exchanged and self.placed.stream is None else LOAD
+        return RESIDENT if same and self.levels.exchanged and self.problem.walk is None else LOAD
 
     def _feeds_index(self, name: str) -> bool:
         for reader in self.graph.readers(name):
@@ -185,10 +185,10 @@ def linearize(problem: Problem, placed: Placement, levels: Levels, emitter: Emit
             for unit in _order([u for u in mine if u.level == level], done):
                 pieces.append(unit.emit())
         found = assemble(pieces)
-        if phase % 2 and placed.stream is not None:
+        if phase % 2 and problem.walk is not None:
             carried = [u.name.removesuffix("!accumulate") for u in mine if u.name.replace("!accumulate", "!carry") in done]
             names = tuple(emitter.partials.get(n, n) for n in carried)
-            found = (Repeat(emitter.coords.turn, Lit(placed.stream.turns), found, names),)
+            found = (Repeat(emitter.coords.turn, Lit(problem.walk.turns), found, names),)
         body += found
     return body
 

@@ -17,7 +17,7 @@ from ..ir.plan import Layout
 from .candidates import ranked
 from .problem import MAX_THREADS, Placement, Problem
 from .regions import Group, find_groups, live_registers, make_search, side_by_side
-from .stream import streams
+from .walks import walks
 
 # Measured on one H200: two blocks of 512 threads per multiprocessor beat one by a fifth on a 64 KB state (docs/falsification.md).
 SINGLE_BLOCK = 1.2
@@ -45,7 +45,7 @@ def _placed(problem: Problem) -> tuple[Problem, Placement] | None:
     if whole is not None:
         return problem, whole
     best: tuple[Problem, Placement] | None = None
-    for walked in streams(problem, anchor, held, most):
+    for walked in walks(problem, anchor, held, most):
         found = _cheapest(walked, anchor)
         if found is not None and (best is None or found.cost < best[1].cost):
             best = walked, found
@@ -137,7 +137,6 @@ def _complete(problem: Problem, anchor: Node, groups: tuple[Group, ...], layout:
         _results(problem, layouts),
         cost * (SINGLE_BLOCK if blocks == 1 else 1.0),
         blocks,
-        problem.stream,
     )
 
 
@@ -164,7 +163,7 @@ def _results(problem: Problem, layouts: dict[str, Layout]) -> dict[str, Layout]:
 def _together(problem: Problem, node: Node, reader: Node) -> bool:
     """Whether the result of a reduction is there for its reader in the same turn, or outside of any walk."""
     assert isinstance(node.op, Reduce)
-    stream = problem.stream
-    if stream is None or not stream.within(node.name) or any(a.name == stream.axis for a in node.op.axes):
+    walk = problem.walk
+    if walk is None or not walk.within(node.name) or any(a.name == walk.axis for a in node.op.axes):
         return True
-    return stream.phases[node.name] == stream.phases[reader.name]
+    return walk.phases[node.name] == walk.phases[reader.name]

@@ -24,7 +24,7 @@ def free_edge(problem: Problem, reader: str, ref: Ref, producer: Layout, consume
     """Whether the reader's thread holds what it reads."""
     binds = dict(ref.bind)
     node = problem.table[ref.value]
-    if problem.stream is not None and problem.stream.between(ref.value, reader):
+    if problem.walk is not None and problem.walk.between(ref.value, reader):
         return False
     if (producer.first, producer.count) != (0, 0) and (producer.first, producer.count) != (consumer.first, consumer.count):
         return False

@@ -11,7 +11,7 @@ from ..ir.plan import Layout
 from ..target import Target
 from .choose_grid import Grid
 from .strands import strands
-from .stream import Stream
+from .walks import Walk
 
 MAX_THREADS = 512  # Of a block: a choice, not the limit; more warps only repeat what every thread computes.
 OTHER_REGISTERS = 20  # Addresses, loop state and what the epilogue keeps.
@@ -22,10 +22,7 @@ LARGE_ACCESS = 4096  # Elements of a block from which on an access is what the b
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """layouts: of every node's domain. results: of every reduction's result. cost: in cycles of a multiprocessor, roughly.
-
-    stream: the walk of a block along an axis, where it makes one.
-    """
+    """layouts: of every node's domain. results: of every reduction's result. cost: in cycles of a multiprocessor, roughly."""
 
     anchor: str
     threads: int
@@ -34,7 +31,6 @@ class Placement:
     results: dict[str, Layout]
     cost: float = 0.0
     min_blocks: int = 1
-    stream: Stream | None = None
 
     def result(self, node: Node) -> Layout:
         """Where the value of a node lies."""
@@ -53,7 +49,7 @@ class Problem:
     grid: Grid
     held: frozenset[str]
     target: Target
-    stream: Stream | None = None
+    walk: Walk | None = None
     table: dict[str, Node] = field(default_factory=dict)
     orders: dict[str, dict[str, int]] = field(default_factory=dict)
     ordered: bool = True
@@ -76,7 +72,7 @@ class Problem:
         """The local axes of a node's value."""
         return self.grid.local(node.axes)
 
-    def streams(self, node: Node) -> bool:
+    def passes_once(self, node: Node) -> bool:
         """Whether an access is a large one of memory updated in place: read once and written once."""
         large = prod(a.size for a in self.domain(node)) >= LARGE_ACCESS
         return isinstance(node.op, (Load, Store)) and node.op.tensor in self.graph.mutated and large
@@ -86,11 +82,11 @@ class Problem:
 
         The target's widest asks more of the caller's alignment: it is worth it only where much memory moves.
         """
-        return self.target.vector_bytes if self.streams(node) else VECTOR_BYTES
+        return self.target.vector_bytes if self.passes_once(node) else VECTOR_BYTES
 
     def turns(self, node: str) -> int:
         """How often a block computes a node."""
-        return self.stream.turns if self.stream is not None and self.stream.within(node) else 1
+        return self.walk.turns if self.walk is not None and self.walk.within(node) else 1
 
     def spread(self, axes: tuple[Axis, ...]) -> frozenset[str]:
         """The axes that threads may share among them: all but the held ones."""

@@ -44,8 +44,8 @@ def find_groups(problem: Problem, anchor: frozenset[str]) -> tuple[Group, ...]:
         for ref in refs(node.op):
             value = problem.spread(problem.axes(problem.table[ref.value]))
             same = domains[node.name] == domains[ref.value] and (node.name in after) == (ref.value in after)
-            if problem.stream is not None:
-                same = same and problem.stream.phases[node.name] == problem.stream.phases[ref.value]
+            if problem.walk is not None:
+                same = same and problem.walk.phases[node.name] == problem.walk.phases[ref.value]
             mine, theirs = orders[root(node.name)], orders[root(ref.value)]
             same = same and all(theirs.get(a, k) == k for a, k in mine.items())
             if same and not any(a in value for a, _ in ref.bind):
@@ -94,7 +94,7 @@ def flat_layout(problem: Problem, group: Group, threads: int) -> Layout:
     reduced = {a.name for n in nodes if isinstance(n.op, Reduce) for a in problem.grid.local(n.op.axes)}
     out: dict[str, list[Factor]] = {a.name: [Factor(REG, a.size)] for a in group.axes if a.name in problem.held}
     step, orders = 1, {a: k for n in group.nodes for a, k in problem.orders.get(n, {}).items()}
-    walk = problem.stream if problem.stream is not None and problem.stream.within(group.nodes[0]) else None
+    walk = problem.walk if problem.walk is not None and problem.walk.within(group.nodes[0]) else None
     for axis in sorted(_memory_order(problem, nodes, free), key=lambda a: (a.name not in orders, a.name not in reduced)):
         if walk is not None and walk.axis == axis.name:
             axis = Axis(axis.name, walk.part)
@@ -118,8 +118,8 @@ def _threads(axis: Axis, left: int) -> int:
 
 def with_grid(problem: Problem, axis: str, factors: list[Factor], within: bool) -> tuple[Factor, ...]:
     """The factors with the grid's digit in front, where the grid splits the axis, and the turn's, `within` the block's walk."""
-    if within and problem.stream is not None and problem.stream.axis == axis:
-        factors = [Factor(SERIAL, problem.stream.turns), *factors]
+    if within and problem.walk is not None and problem.walk.axis == axis:
+        factors = [Factor(SERIAL, problem.walk.turns), *factors]
     for name, blocks, part in problem.grid.axes:
         if name == axis and part != 1 and isinstance(blocks, int):
             return (Factor(GRID, blocks), *factors)
@@ -208,7 +208,7 @@ class Search:
     def price(self, choice: list[int]) -> tuple[float, int]:
         """(cycles, registers of values read back) of the block under a choice for every group."""
         total, held, top, hold = 0.0, 0, 0, 0
-        stream = self.problem.stream
+        walk = self.problem.walk
         ready: dict[str, int] = {}
         walked: dict[str, int] = {}
         seen: set[tuple[str, int]] = set()
@@ -220,7 +220,7 @@ class Search:
                 other = choice[self.home[ref.value]] if ref.value in self.home else 0
                 free, spent, registers = self.edge(node.name, number, ref, flat, other)
                 level = max(level, ready[ref.value] + (0 if free else 1))
-                if stream is not None and stream.within(node.name):
+                if walk is not None and walk.within(node.name):
                     walked[node.name] = max(walked.get(node.name, 0), walked.get(ref.value, 0) + (0 if free else 1))
                 if not free and (ref.value, flat) not in seen:
                     seen.add((ref.value, flat))
@@ -231,7 +231,7 @@ class Search:
             top = max(top, ready[node.name])
             if isinstance(node.op, Store) and node.name not in self.home:
                 hold = max(hold, level)
-        top += max(walked.values(), default=0) * (stream.turns - 1) if stream is not None else 0
+        top += max(walked.values(), default=0) * (walk.turns - 1) if walk is not None else 0
         return total * max(self.threads / 128, 2.0) + LEVEL * top + HOLD * hold, held
 
     def best(self) -> tuple[list[int], float, int]:
@@ -256,13 +256,13 @@ class Search:
 
 def make_search(problem: Problem, anchor: Layout, groups: tuple[Group, ...], threads: int) -> Search | None:
     """The search for one layout of the anchor; None where an index value has an axis that the anchor lacks."""
-    names, stream = {a for a, _ in anchor.axes}, problem.stream
+    names, walk = {a for a, _ in anchor.axes}, problem.walk
     home = {n: i for i, g in enumerate(groups) for n in g.nodes}
     flats = [flat_layout(problem, g, threads) for g in groups]
     options: dict[str, tuple[Layout | None, Layout | None]] = {}
     for node in problem.graph.nodes:
         mine = tuple(a.name for a in problem.domain(node))
-        walked = stream is None or stream.within(node.name) or stream.axis not in mine
+        walked = walk is None or walk.within(node.name) or walk.axis not in mine
         projected = anchor.project(mine) if set(mine) <= names and walked else None
         flat = flats[home[node.name]].project(mine) if node.name in home else None
         projected = projected if projected is not None and fits(problem.orders, node, projected) else None
@@ -281,7 +281,7 @@ def live_registers(problem: Problem, layouts: dict[str, Layout]) -> int:
     held: dict[int, int] = {}
     for node in problem.graph.nodes:
         if isinstance(node.op, Load) and not layouts[node.name].count:
-            phase = problem.stream.phases[node.name] if problem.stream is not None else 0
+            phase = problem.walk.phases[node.name] if problem.walk is not None else 0
             phase *= phase % 2
             held[phase] = held.get(phase, 0) + elements(layouts[node.name], tuple(a.name for a in problem.domain(node)))
     return held.pop(0, 0) + max(held.values(), default=0)

@@ -17,7 +17,7 @@ from ..log import log
 from ..options import strict
 from ..target import of_capability
 from . import contract, debug, launch, variants
-from .kernel import Kernel as Kernel
+from .kernel import Kernel
 from .variants import Variant
 
 
@@ -40,6 +40,9 @@ SIMPLE = (int, float, bool, str, type(None), torch.dtype)
 """Types of arguments that hold no tensor and have a value of their own."""
 
 
+BeforeCall = Callable[[Mapping[str, Any]], None]
+
+
 class Dispatcher:
     """A callable over a plain function's signature that keeps one launch plan per combination of layouts and constants."""
 
@@ -57,7 +60,7 @@ class Dispatcher:
         self._flatten = flatten
         self._plans: dict[tuple[Any, ...], launch.Plan] = {}
         self._compiling = threading.RLock()
-        self.before_call: Callable[[Mapping[str, Any]], None] | None = None
+        self._before_call: BeforeCall | None = None
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Run the step on CUDA tensors; returns what the function returns, in fresh tensors or in `out`.
@@ -65,8 +68,6 @@ class Dispatcher:
         Raises ArgumentError before anything is written where an argument does not fit, TargetError without a device or kernel.
         """
         values = args if not kwargs and len(args) == len(self._names) == self._positional else self._bind(args, kwargs)
-        if self.before_call is not None:
-            self.before_call(dict(zip(self._names, values)))
         try:
             tensors, key = self._keyed(values)
         except (RuntimeError, NotImplementedError):  # A tensor without strides or memory: say which, and why it will not do.
@@ -78,6 +79,16 @@ class Dispatcher:
         if plan is None:
             plan = self._remember(found, self._new_plan(values, None))
         return plan.run(tensors, ())
+
+    @property
+    def before_call(self) -> BeforeCall | None:
+        """What is told of the arguments before a call; while there is something no plan is remembered, so each call says so."""
+        return self._before_call
+
+    @before_call.setter
+    def before_call(self, told: BeforeCall | None) -> None:
+        self._before_call = told
+        self._plans.clear()
 
     def _keyed(self, values: Sequence[Any]) -> tuple[list[torch.Tensor], list[Any]]:
         """The tensors of a call, and what its plan depends on."""
@@ -123,6 +134,8 @@ class Dispatcher:
         return tuple(bound.arguments[n] for n in self._names)
 
     def _new_plan(self, values: Sequence[Any], out: Any) -> launch.Plan:
+        if self._before_call is not None:
+            self._before_call(dict(zip(self._names, values)))
         named, tree = self._flatten(self.reference, dict(zip(self._names, values)))
         for name, value in named.items():
             contract.check_kind(name, value)
@@ -134,7 +147,8 @@ class Dispatcher:
     def _remember(self, key: tuple[Any, ...], plan: launch.Plan) -> launch.Plan:
         if len(self._plans) >= PLANS:
             self._plans.clear()
-        self._plans[key] = plan
+        if self._before_call is None:
+            self._plans[key] = plan
         return plan
 
     def _plan(self, named: dict[str, torch.Tensor], tree: Any, out: Any) -> launch.Plan:

@@ -6,7 +6,7 @@ import pytest
 from fusec import api
 from fusec.ir.interpret_kernel import run_kernel
 from fusec.runtime import artifact
-from fusec.runtime.artifact import Kernel
+from fusec.runtime.kernel import Kernel
 
 
 class Interpreted(Kernel):

@@ -41,6 +41,12 @@ def next_slot(x, pool, index):
     return old
 
 
+def wrapped_too_early(x, pool, index):
+    old = pool[torch.where(index < 0, index + 7, index)]
+    pool[index] = old + x
+    return old
+
+
 def turned(x, pool, table):
     """Entries of a table by rows and by columns: what is one row's slot is another's too."""
     old = pool[table[:, 0]]
@@ -48,7 +54,7 @@ def turned(x, pool, table):
     return old
 
 
-@pytest.mark.parametrize("fn", [halved, next_slot, turned])
+@pytest.mark.parametrize("fn", [halved, next_slot, wrapped_too_early, turned])
 def test_a_slot_that_may_be_another_rows_is_refused(fn) -> None:
     given = dict(x=torch.randn(3, 4), pool=torch.randn(9, 4))
     given["table" if fn is turned else "index"] = torch.randperm(9).view(3, 3) if fn is turned else torch.tensor([4, 0, 2])

@@ -12,7 +12,8 @@ from fusec.ir.graph import Digit, Graph, Index, Node, Ref, Store
 from fusec.ir.kernel import Parameter
 from fusec.ir.tensor import Argument
 from fusec.runtime import artifact as module
-from fusec.runtime.artifact import Artifact, Kernel
+from fusec.runtime.artifact import Artifact
+from fusec.runtime.kernel import Kernel
 
 ROWS, SLOTS = sympy.Symbol("rows"), sympy.Symbol("slots")
 AXES = (Axis("r", ROWS), Axis("c", 8))

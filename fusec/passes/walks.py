@@ -23,7 +23,7 @@ MOST_PHASES = 9  # Five walks: a function that needs more is better split.
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class Walk:
     """`axis` is walked along in `turns` turns of `part` elements; phases: of every node."""
 
     axis: str
@@ -40,7 +40,7 @@ class Stream:
         return self.within(value) and self.within(reader) and self.phases[value] != self.phases[reader]
 
 
-def streams(problem: Problem, anchor: Node, held: int, most: int) -> Iterator[Problem]:
+def walks(problem: Problem, anchor: Node, held: int, most: int) -> Iterator[Problem]:
     """The problem with a walk along an axis of the anchor's domain, so that of `held` values a block has at most `most` at a time.
 
     For each axis the fewest turns and twice as many (registers for a second block), with what feeds the walk made beforehand or in
@@ -57,7 +57,7 @@ def streams(problem: Problem, anchor: Node, held: int, most: int) -> Iterator[Pr
             if found is not None and found[1] not in tried:
                 tried.append(found[1])
                 for part in parts:
-                    yield replace(problem, graph=found[0], stream=Stream(axis.name, -(-axis.size // part), part, found[1]))
+                    yield replace(problem, graph=found[0], walk=Walk(axis.name, -(-axis.size // part), part, found[1]))
 
 
 def _parts(size: int, most: int) -> list[int]:
@@ -82,19 +82,12 @@ def find_phases(problem: Problem, anchor: frozenset[str], axis: str, early: bool
     return (walk.graph, walk.phases) if walk.settle() else None
 
 
-@dataclass(slots=True)
 class _Walks:
-    problem: Problem
-    anchor: frozenset[str]
-    axis: str
-    early: bool
-    graph: Graph
-    phases: dict[str, int]
-    least: dict[str, int]
+    """Phases as far as they are settled; `least`: the earliest phase that a node may have."""
 
     def __init__(self, problem: Problem, anchor: frozenset[str], axis: str, early: bool) -> None:
         self.problem, self.anchor, self.axis, self.early = problem, anchor, axis, early
-        self.graph, self.phases, self.least = problem.graph, {}, {}
+        self.graph, self.phases, self.least = problem.graph, dict[str, int](), dict[str, int]()
 
     def core(self, node: Node) -> bool:
         """Whether a node's domain is too large to be held."""

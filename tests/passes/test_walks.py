@@ -17,7 +17,7 @@ from fusec.passes import place
 from fusec.passes.back import to_kernel
 from fusec.passes.front import to_graph
 from fusec.passes.problem import Placement, Problem
-from fusec.passes.stream import streams
+from fusec.passes.walks import walks
 
 from .steps import STEPS
 from .test_steps_as_kernels import REFUSED
@@ -137,9 +137,9 @@ def always_walked(request, monkeypatch) -> list[str]:
     def walked(problem: Problem) -> tuple[Problem, Placement] | None:
         anchor = place.find_anchor(problem)
         held = max(place._held(problem, anchor), 1)
-        found = [(w, p) for w in streams(problem, anchor, held, max(held // 2, 1)) if (p := place._cheapest(w, anchor)) is not None]
+        found = [(w, p) for w in walks(problem, anchor, held, max(held // 2, 1)) if (p := place._cheapest(w, anchor)) is not None]
         found.sort(key=lambda f: f[1].cost)
-        axes.extend(w.stream.axis for w, _ in found[:1])
+        axes.extend(w.walk.axis for w, _ in found[:1])
         return found[request.param % len(found)] if found else None
 
     monkeypatch.setattr(place, "_placed", lambda problem, whole=place._placed: walked(problem) or whole(problem))
