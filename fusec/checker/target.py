@@ -16,7 +16,7 @@ from ..ir.interpret_kernel import run_kernel
 from ..ir.kernel import KernelSpec
 from ..passes.pipeline import Stages
 from .laws import described
-from .levels import poisoned
+from .levels import device_of, poisoned
 from .single_rounding import SingleRounding
 
 DEFAULT_ARCH = "sm_90a"
@@ -135,14 +135,15 @@ def folded(graph: Graph) -> Graph:
 
 
 def eager(target: Target, graph: Graph, tree: Mapping[str, Any]) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
-    """The function itself in eager mode; its outputs by the names that the graph gives them."""
+    """The function itself in eager mode; its outputs by the names that the graph gives them, on the device of the arguments (a
+    constant that the function makes lies elsewhere)."""
     def run(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         with torch.no_grad(), SingleRounding(), full_products():
             found = invoke(target.fn, fill(tree, tensors))
         flat = leaves(found)
         if len(flat) != len(graph.outputs):
             raise ArgumentError(f"{graph.name}: the function returns {len(flat)} tensors, the graph has {len(graph.outputs)}")
-        return {n: t for n, t in zip(graph.outputs, flat) if not n.startswith("=")}
+        return {n: t.to(device_of(tensors)) for n, t in zip(graph.outputs, flat) if not n.startswith("=")}
     return run
 
 

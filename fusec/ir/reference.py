@@ -44,16 +44,15 @@ def odd_f32(x: Tensor) -> Tensor:
 def round_to(x: Tensor, dtype: str, precision: str = "f32") -> Tensor:
     """`x` rounded to `dtype` as an eager cast does it, back in register form.
 
-    Nearest even, once: from fp64 it does not go through a rounded fp32. Overflow is what the installed torch's cast makes of it: in
-    2.13 e4m3 saturates at 448, infinities included (as the hardware's cvt.satfinite does), and e5m2 from 61440 on is infinite.
-    With precision "f64", dtype "f32" keeps fp64.
+    Nearest even, once: from fp64 it does not go through a rounded fp32. e4m3 saturates at 448, infinities included, as the
+    hardware's cvt.satfinite and torch's cast from 2.12 on do (before, torch makes NaN of what lies beyond); e5m2 from 61440 on is
+    infinite. With precision "f64", dtype "f32" keeps fp64.
     """
     if dtype in FLOATS:
         wide = FLOAT_REGISTER[precision]
         if dtype == "f32":
             return x.to(wide)
-        source = odd_f32(x) if x.dtype == torch.float64 else x
-        return source.to(TORCH_DTYPE[dtype]).to(wide)
+        return _narrowed(x, dtype).to(wide)
     if dtype in INTS:
         return x.to(TORCH_DTYPE[dtype]).to(TORCH_DTYPE[register(dtype)])
     return x.to(torch.bool)
@@ -66,9 +65,13 @@ def to_register(x: Tensor, precision: str = "f32") -> Tensor:
 
 def from_register(x: Tensor, dtype: str) -> Tensor:
     """A register value as elements of `dtype` in memory (rounded once, where it is not already of that dtype)."""
-    if x.dtype == torch.float64 and dtype in NARROW:
-        x = odd_f32(x)
-    return x.to(TORCH_DTYPE[dtype])
+    return _narrowed(x, dtype) if dtype in NARROW else x.to(TORCH_DTYPE[dtype])
+
+
+def _narrowed(x: Tensor, dtype: str) -> Tensor:
+    """A float in a type narrower than fp32, rounded once whatever it came from."""
+    source = odd_f32(x) if x.dtype == torch.float64 else x
+    return (source.clamp(-448.0, 448.0) if dtype == "f8e4m3" else source).to(TORCH_DTYPE[dtype])
 
 
 # ---- scalar functions ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from fusec.target import of_capability
 from ..codegen.specs import CASES
 from ..codegen.zoo import ZOO
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 ULP = 2.0 ** -23
 
 

