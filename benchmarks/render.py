@@ -1,6 +1,6 @@
-"""The results of a run as tables: on a terminal, and as the Markdown that `results/` keeps.
+"""The results of one run or of several as tables: on a terminal, and as the Markdown that `results/` keeps.
 
-    python -m benchmarks.render RESULTS.json [-o benchmarks/results/h200.md]
+    python -m benchmarks.render RESULTS.json [MORE.json …] [-o benchmarks/results/h200.md]
 """
 from __future__ import annotations
 
@@ -12,24 +12,61 @@ from typing import Any
 
 import click
 
-FIXED = ("fusec", "probe")
+from .criteria import verdicts
+
+FLOORS = ("probe", "copy")
+"""What memory can do; of a row at most one."""
+TITLES = {"kda": "Kimi Delta Attention", "recurrences": "Recurrences", "rows": "Functions of rows", "splits": "Split-KV reductions"}
 
 
-def peers(data: Mapping[str, Any]) -> list[str]:
-    """The candidates beside fusec and the probe, in the order of their first appearance."""
-    return [n for n in dict.fromkeys(n for r in data["rows"] for n in r["us"]) if n not in FIXED]
+def merged(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several runs on one machine as one; where two measured the same, the later counts. Raises ClickException where the machines
+    differ."""
+    for run in runs[1:]:
+        if run["device"] != runs[0]["device"]:
+            raise click.ClickException(f"not of one machine: {head(runs[0])[0]}; {head(run)[0]}")
+    rows = {(r["function"], r["sizes"], r["rows"]): r for run in runs for r in run["rows"]}
+    kernels = {(k["function"], k["sizes"]): k for run in runs for k in run["kernels"]}
+    versions: dict[str, list[str]] = {}
+    for run in runs:
+        for name, version in run["versions"].items():
+            versions.setdefault(name, []).append(version)
+    measured = [f"Measured in {len(runs)} runs, the later of which counts where two measured the same: "
+                + "; ".join(", ".join(run["groups"]) for run in runs)]
+    return {
+        "device": runs[0]["device"], "versions": {n: " / ".join(dict.fromkeys(v)) for n, v in versions.items()},
+        "groups": list(dict.fromkeys(g for run in runs for g in run["groups"])), "kernels": list(kernels.values()),
+        "rows": sorted(rows.values(), key=lambda r: list(TITLES).index(r["group"])),
+        "notes": list(dict.fromkeys([*(measured if len(runs) > 1 else ()), *(n for run in runs for n in run.get("notes", ()))])),
+        "left_out": list(dict.fromkeys(line for run in runs for line in run.get("left_out", ()))),
+        "seconds": sum(run["seconds"] for run in runs),
+    }
+
+
+def others(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The candidates beside fusec, what memory can do first, then in the order of their first appearance."""
+    found = dict.fromkeys(n for r in rows for n in r["us"] if n != "fusec")
+    return [*(n for n in FLOORS if n in found), *(n for n in found if n not in FLOORS)]
+
+
+def by_group(data: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """The rows of each group."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in data["rows"]:
+        found.setdefault(row["group"], []).append(row)
+    return found
 
 
 def ratio(row: Mapping[str, Any], other: str) -> float | None:
-    """fusec's time over another's; None where either is missing."""
+    """fusec's time over another's; None where either is missing, or the other does nothing."""
     mine, theirs = row["us"].get("fusec"), row["us"].get(other)
-    return mine / theirs if mine and theirs else None
+    return mine / theirs if mine and theirs and other != "empty" else None
 
 
 def columns(names: Sequence[str]) -> list[str]:
     """The heads of the table's columns."""
     return ["function", "sizes", "rows", "moved", "fusec µs", "TB/s",
-            *(column for n in ("probe", *names) for column in (f"{n} µs", f"÷ {n}"))]
+            *(column for n in names for column in (f"{n} µs", *((f"÷ {n}",) if n != "empty" else ())))]
 
 
 def cells(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -37,9 +74,9 @@ def cells(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     mine = row["us"].get("fusec")
     found = [row["function"], row["sizes"] or "–", f"{row['rows']:,}", size(row["bytes"]), number(mine),
              f"{row['bytes'] / mine / 1e6:.2f}" if mine else "–"]
-    for name in ("probe", *names):
+    for name in names:
         factor = ratio(row, name)
-        found += [number(row["us"].get(name)), f"{factor:.2f}" if factor else "–"]
+        found += [number(row["us"].get(name)), *((f"{factor:.2f}" if factor else "–",) if name != "empty" else ())]
     return found
 
 
@@ -60,8 +97,8 @@ def means(data: Mapping[str, Any]) -> list[tuple[str, str, str, int, float]]:
     found = []
     groups = dict.fromkeys((r["function"], r["state"]) for r in data["rows"])
     for function, state in groups:
-        for other in ("probe", *peers(data)):
-            rows = [r for r in data["rows"] if (r["function"], r["state"]) == (function, state)]
+        rows = [r for r in data["rows"] if (r["function"], r["state"]) == (function, state)]
+        for other in others(rows):
             factors = [f for r in rows if (f := ratio(r, other))]
             if factors:
                 found.append((function, state, other, len(factors), math.exp(sum(map(math.log, factors)) / len(factors))))
@@ -85,12 +122,16 @@ def troubles(data: Mapping[str, Any]) -> list[str]:
 
 def markdown(data: Mapping[str, Any]) -> str:
     """The file that `results/` keeps."""
-    names = peers(data)
     parts = ["# Decode steps, measured",
              "Times are medians in microseconds per launch; `÷` is fusec's time over another's (below 1: fusec is faster). How "
              "they are measured: [README](../README.md).",
-             "\n".join(f"- {line}" for line in head(data)),
-             table(columns(names), [cells(r, names) for r in data["rows"]], left=2)]
+             "\n".join(f"- {line}" for line in head(data))]
+    for group, rows in by_group(data).items():
+        names = others(rows)
+        parts += [f"## {TITLES[group]}", table(columns(names), [cells(r, names) for r in rows], left=2)]
+    if judged := verdicts(data["rows"]):
+        parts += ["## Criteria", f"{sum(v.ok for v in judged)} of {len(judged)} are met; fractions are of another's time over "
+                  "fusec's.", "\n".join(f"- {v}" for v in judged)]
     found = [[f, s or "–", o, str(n), f"{g:.3f}"] for f, s, o, n, g in means(data)]
     parts += ["## Geometric means", table(["function", "state", "fusec ÷", "cases", "mean"], found, left=3)]
     kernels = [[k["function"], k["sizes"] or "–", str(k["threads"]), str(k["registers"]), str(k["spills"]), str(k["smem_bytes"])]
@@ -114,28 +155,34 @@ def show(data: Mapping[str, Any]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200
-    names = peers(data)
     for line in head(data):
         console.print(line, markup=False, style="dim")
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(columns(names)):
-        shown.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
-    for r in data["rows"]:
-        shown.add_row(*cells(r, names))
-    console.print(shown)
+    for rows in by_group(data).values():
+        names = others(rows)
+        shown = Table(box=None, pad_edge=False, header_style="bold")
+        for i, name in enumerate(columns(names)):
+            shown.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
+        for r in rows:
+            shown.add_row(*cells(r, names))
+        console.print(shown)
     for function, state, other, count, mean in means(data):
         console.print(f"{function}{f' {state}' if state else ''} ÷ {other}: geometric mean {mean:.3f} over {count}", markup=False)
     for line in troubles(data):
         console.print(line, markup=False, style="red")
+    judged = verdicts(data["rows"])
+    for verdict in judged:
+        console.print(str(verdict), markup=False, style="green" if verdict.ok else "red")
+    if judged:
+        console.print(f"{sum(v.ok for v in judged)} of {len(judged)} criteria are met", markup=False)
 
 
 @click.command()
-@click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
               help="Where the Markdown goes; standard output if not given.")
-def main(results: Path, output: Path | None) -> None:
-    """Render the JSON that `python -m benchmarks.decode --json` wrote."""
-    text = markdown(json.loads(results.read_text(encoding="utf-8")))
+def main(results: tuple[Path, ...], output: Path | None) -> None:
+    """Render the JSON that `python -m benchmarks.decode --json` wrote; several files of one machine become one page."""
+    text = markdown(merged([json.loads(file.read_text(encoding="utf-8")) for file in results]))
     if output is None:
         click.echo(text, nl=False)
     else:

@@ -15,7 +15,8 @@ Calls = Sequence[Callable[[], object]]
 
 
 def recorded(calls: Calls, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
-    """A graph of all calls, each of which has run once before: nothing is compiled or allocated while it is recorded."""
+    """A graph of all calls, each of which has run once before: nothing is compiled while it is recorded, and what a call allocates
+    comes from the graph's own memory."""
     for call in calls:
         call()
     torch.cuda.synchronize()
@@ -63,6 +64,6 @@ def _graphs(candidates: Mapping[str, Calls], stream: torch.cuda.Stream) -> tuple
     for name, calls in candidates.items():
         try:
             graphs[name] = recorded(calls, stream)
-        except (RuntimeError, ValueError, TypeError) as error:  # A peer may do what a recording forbids.
+        except Exception as error:  # A candidate of others' may do what a recording forbids.
             failed[name] = f"not recorded: {type(error).__name__}: {str(error)[:200]}"
     return graphs, failed
