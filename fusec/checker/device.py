@@ -35,7 +35,7 @@ class Gpu:
     def __init__(self, fused: Any, file: str, rows: int, sizes: Mapping[str, Any], bytes_moved: int) -> None:
         self.fused, self.file, self.rows, self.sizes, self.bytes_moved = fused, file, rows, dict(sizes), bytes_moved
         self.arch, self.name = arch_here(), torch.cuda.get_device_name()
-        self.driver = _driver()
+        self.driver = driver()
 
     def check(self) -> list[Report]:
         """Every case of `check_file_cases` at level gpu."""
@@ -91,7 +91,8 @@ def verdict(text: str) -> str:
     return "clean" if clean else "; ".join(lines)
 
 
-def _driver() -> str:
+def driver() -> str:
+    """The version of the driver."""
     program = shutil.which("nvidia-smi")
     if program is not None:
         done = subprocess.run([program, "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True)

@@ -53,6 +53,25 @@ def bound(name: str, approx: bool = False) -> Bound:
     return BOUNDS[name] if name in BOUNDS else Bound(16, "not documented; products of base-2 approximations")
 
 
+class Shift:
+    """Moves every result as far as its bound allows, up (1) or down (-1)."""
+
+    def __init__(self, sign: int) -> None:
+        self.sign = sign
+
+    def __call__(self, v: Array, limit: Bound) -> Array:
+        """fp32 numbers the bound away from v; what is not finite or near zero stays."""
+        steps = np.full(v.shape, int(limit.ulp) * self.sign, np.int32)
+        return _moved(v, np.where(np.signbit(v), -steps, steps))
+
+
+def _moved(v: Array, steps: Array) -> Array:
+    """The numbers so many places away in magnitude."""
+    moved = (np.ascontiguousarray(v, np.float32).view(np.int32).reshape(v.shape) + steps).view(np.float32)
+    safe = np.isfinite(v) & np.isfinite(moved) & (np.abs(v) > np.finfo(np.float32).tiny * 2)
+    return np.asarray(np.where(safe, moved, v), np.float32)
+
+
 class Jitter:
     """Moves results within their bounds; equal seeds give equal moves."""
 
@@ -64,8 +83,4 @@ class Jitter:
         most = int(limit.ulp)
         if not most:
             return v
-        steps = self.random.integers(-most, most + 1, v.shape).astype(np.int32)
-        bits = np.ascontiguousarray(v, np.float32).view(np.int32).reshape(v.shape)
-        moved = (bits + steps).view(np.float32)
-        safe = np.isfinite(v) & np.isfinite(moved) & (np.abs(v) > np.finfo(np.float32).tiny * 2)
-        return np.asarray(np.where(safe, moved, v), np.float32)
+        return _moved(v, self.random.integers(-most, most + 1, v.shape).astype(np.int32))

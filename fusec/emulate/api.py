@@ -9,7 +9,7 @@ import torch
 from ..errors import InternalError
 from ..ir.kernel import KernelSpec, Parameter
 from . import functions
-from .accuracy import Jitter
+from .accuracy import Jitter, Shift
 from .launch import LANES_AT_ONCE, Run, call
 from .memory import Placed
 from .report import Report
@@ -18,7 +18,7 @@ from .report import Report
 def emulate(kernel: Any, tensors: Mapping[str, torch.Tensor | Placed], *, arch: str | None = None,
             parameters: Sequence[Parameter] | None = None, counting: bool = True, lanes: int = LANES_AT_ONCE,
             blocks: tuple[range | None, ...] = (), replace: Mapping[str, Callable[..., Any]] | None = None,
-            jitter: int | None = None) -> Report:
+            jitter: int | Shift | None = None) -> Report:
     """Run an emitted kernel in place in the caller's CPU tensors and report what it does wrong.
 
     kernel: the source text, a KernelSpec (it is rendered), or an object with `source`, `arch` and `spec` (a kernel of an artifact).
@@ -27,14 +27,14 @@ def emulate(kernel: Any, tensors: Mapping[str, torch.Tensor | Placed], *, arch: 
     counting: sectors, bank conflicts. lanes: threads that run at once. blocks: which of the grid to run, a range for each of its
     dims (None, or none given: all).
     replace: functions on fp32 arrays by name, in the place of the exact ones. jitter: a seed; approximate functions then err at
-    random within their documented bounds (accuracy.py).
+    random within their documented bounds (accuracy.py); a Shift: all of them as far as they may.
     Raises EmulationError where the source leaves the subset or breaks a rule of the DSL.
     """
     source, found_arch, found_parameters = _parts(kernel)
     target = arch or found_arch or "sm_90a"
     run_ = Run(source, target, counting, lanes, blocks)
     functions.replacement.append(replace or {})
-    functions.jitter.append(None if jitter is None else Jitter(jitter))
+    functions.jitter.append(Jitter(jitter) if isinstance(jitter, int) else jitter)
     try:
         call(run_, source, tensors, found_parameters if parameters is None else parameters)
     finally:

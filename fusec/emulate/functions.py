@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .accuracy import Jitter, bound
+from .accuracy import Jitter, Shift, bound
 from .machine import WARP, current, thread_index
 from .numeric import Array, EmulationError, Float32, Int32, Numeric, as_numeric, common, convert, either
 from .numeric import select as select_value
@@ -25,7 +25,7 @@ EXACT: Mapping[str, Callable[[Array], Array]] = {
 
 replacement: list[Mapping[str, Callable[[Array], Array]]] = [{}]
 """The last mapping overrides functions by name, on fp32 arrays: how a run is made to use another library's."""
-jitter: list[Jitter | None] = [None]
+jitter: list[Jitter | Shift | None] = [None]
 """The last one moves the results of approximate functions within their bounds."""
 
 

@@ -282,5 +282,21 @@ def merge_reference(t: dict[str, torch.Tensor]) -> None:
     t["output"].copy_((share[:, :, None] * t["partial"].double()).sum(1))
 
 
+# ---- sums and products of three numbers: what is contracted and what is not
+
+def products(arch: str = "sm_90a") -> KernelSpec:
+    """Sums and differences of products that are not to be contracted, used once and twice."""
+    ins = ("a", "b", "c")
+    body = [s for i, n in enumerate(ins) for s in (Declare(n, (), "f32"), Copy(Global("x", lin(128 * i, thread=1)), el(n)))]
+    p = ap("mul_rn", el("a"), el("b"))
+    outs = {"once": ap("add", p, el("c")), "minus": ap("sub", el("c"), p), "both": ap("add", p, ap("mul_rn", el("b"), el("c"))),
+            "fused": ap("fma", el("a"), el("b"), el("c"))}
+    body.append(Compute((), (Assign(el("twice"), p), Assign(el("again"), ap("add", ap("add", el("twice"), el("c")), el("twice"))))))
+    body += [Compute((), (Assign(el(n), v),)) for n, v in outs.items()]
+    body += [Copy(el(n), Global("y", lin(128 * i, thread=1))) for i, n in enumerate((*outs, "again"))]
+    parameters = (Parameter("x", "f32", (384,), (1,), 4), Parameter("y", "f32", (640,), (1,), 4))
+    return KernelSpec("products", "products", arch, parameters, Launch(((1,), (), ()), 128), SmemPlan(), tuple(body))
+
+
 CASES = {"conv": (conv, conv_inputs, conv_reference), "norm": (norm, norm_inputs, norm_reference),
          "delta": (delta, delta_inputs, delta_reference), "merge": (merge, merge_inputs, merge_reference)}

@@ -18,26 +18,12 @@ from fusec.ir.plan import SmemPlan
 from fusec.runtime.worker import builder
 from fusec.target import TARGETS, of_capability, parse
 
-from .specs import CASES, ap, conv, el, lin
+from .specs import CASES, ap, conv, el, lin, products
 from .zoo import ZOO
 
 pytest.importorskip("cutlass")
 BUILD = "fusec.codegen.build:build"
 ARCHS = ("sm_90a", "sm_100a")
-
-
-def products(arch: str = "sm_90a") -> KernelSpec:
-    """Sums and differences of products that are not to be contracted, used once and twice."""
-    ins = ("a", "b", "c")
-    body = [s for i, n in enumerate(ins) for s in (Declare(n, (), "f32"), Copy(Global("x", lin(128 * i, thread=1)), el(n)))]
-    p = ap("mul_rn", el("a"), el("b"))
-    outs = {"once": ap("add", p, el("c")), "minus": ap("sub", el("c"), p), "both": ap("add", p, ap("mul_rn", el("b"), el("c"))),
-            "fused": ap("fma", el("a"), el("b"), el("c"))}
-    body.append(Compute((), (Assign(el("twice"), p), Assign(el("again"), ap("add", ap("add", el("twice"), el("c")), el("twice"))))))
-    body += [Compute((), (Assign(el(n), v),)) for n, v in outs.items()]
-    body += [Copy(el(n), Global("y", lin(128 * i, thread=1))) for i, n in enumerate((*outs, "again"))]
-    parameters = (Parameter("x", "f32", (384,), (1,), 4), Parameter("y", "f32", (640,), (1,), 4))
-    return KernelSpec("products", "products", arch, parameters, Launch(((1,), (), ()), 128), SmemPlan(), tuple(body))
 
 
 @pytest.fixture(scope="session")

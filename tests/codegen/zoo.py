@@ -72,13 +72,21 @@ def logical(e: Scalar) -> bool:
     )
 
 
-def rows(kind: str) -> list[tuple[str, str]]:
-    """(scalar function, kind of its result) for every one that takes operands of a kind."""
+def approximate(fn: str) -> bool:
+    """Whether a scalar function, or one inside of a composite, is an approximation."""
+    def inside(e: Scalar) -> bool:
+        return isinstance(e, Call) and (approximate(e.fn) or any(map(inside, e.args)))
+    return inside(COMPOSITES[fn].body) if fn in COMPOSITES else PRIMITIVES[fn].approximate > 0
+
+
+def rows(kind: str, exact: bool = False) -> list[tuple[str, str]]:
+    """(scalar function, kind of its result) for every one that takes operands of a kind; exact: without approximations."""
     found = [(fn, result_kind(fn, kind, row)) for fn, row in TABLES[kind].items() if not (fn in SHIFTS and kind == "i64")]
     if kind == "f32":
         plain = [fn for fn, row in COMPOSITES.items() if takes_floats(row.body) and not logical(row.body)]
         found += [(fn, "f32") for fn in plain if arity(fn) <= len(OPERANDS[kind])]
     assert all(fn in PRIMITIVES or fn in COMPOSITES for fn, _ in found)
+    found = [(fn, k) for fn, k in found if not (exact and approximate(fn))]
     return [(fn, k) for fn, k in found if not (fn == "bitcast_f32" and kind == "i64")]
 
 
@@ -86,12 +94,12 @@ def one_block(name: str, title: str, arch: str, parameters: list, body: list) ->
     return KernelSpec(name, title, arch, tuple(parameters), Launch(((1,), (), ()), THREADS), SmemPlan(), tuple(body))
 
 
-def functions(kind: str, arch: str = "sm_90a") -> KernelSpec:
+def functions(kind: str, arch: str = "sm_90a", exact: bool = False) -> KernelSpec:
     """out_K[i, thread] = the i-th function with a result of kind K, of operands of one kind."""
     names = OPERANDS[kind]
     body: list = [s for n in names for s in (Declare(n, (), kind), Copy(Global(f"in_{n}", lin(thread=1)), el(n)))]
     seen: dict[str, int] = {}
-    for fn, result in rows(kind):
+    for fn, result in rows(kind, exact):
         args = tuple(el(n) for n in names[: arity(fn)])
         if fn == "select":
             args = (Apply("lt", args[:2]), *args[1:]) if kind != "bool" else args
@@ -103,7 +111,7 @@ def functions(kind: str, arch: str = "sm_90a") -> KernelSpec:
     return one_block(f"functions_{kind}", f"every function of {kind}", arch, parameters, body)
 
 
-def function_inputs(kind: str, seed: int = 0) -> dict[str, torch.Tensor]:
+def function_inputs(kind: str, seed: int = 0, exact: bool = False) -> dict[str, torch.Tensor]:
     g = torch.Generator().manual_seed(seed)
     dtype, tensors = TORCH_DTYPE[kind], {}
     for n in OPERANDS[kind]:
@@ -113,7 +121,7 @@ def function_inputs(kind: str, seed: int = 0) -> dict[str, torch.Tensor]:
             tensors[f"in_{n}"] = torch.rand(THREADS, generator=g) < 0.5
         else:
             tensors[f"in_{n}"] = torch.randint(1, 20, (THREADS,), generator=g).to(dtype)
-    for p in functions(kind).parameters:
+    for p in functions(kind, exact=exact).parameters:
         if p.name.startswith("out_"):
             tensors[p.name] = torch.full(p.shape, 1).to(TORCH_DTYPE[p.dtype])
     return tensors
@@ -205,6 +213,7 @@ ZOO = {
         f"functions_{k}": (lambda arch="sm_90a", k=k: functions(k, arch), lambda seed=0, k=k: function_inputs(k, seed))
         for k in OPERANDS
     },
+    "functions_exact": (lambda arch="sm_90a": functions("f32", arch, True), lambda seed=0: function_inputs("f32", seed, True)),
     "dtypes": (dtypes, dtype_inputs),
     "lanes": (lanes, lane_inputs),
 }
