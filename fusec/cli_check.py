@@ -11,6 +11,7 @@ from .errors import FusecError
 from .options import EXAMPLE_ROWS, Progress, archs
 
 if TYPE_CHECKING:
+    from .checker.device import Gpu
     from .checker.receipts import Receipt, Wanted
     from .cli import Chosen, Request
 
@@ -25,7 +26,7 @@ def run_check(request: Request, progress: Progress, level: str | None, arch: str
     if dump is not None or until is not None:
         return debug(found, progress, level, name, dump, until)
     if receipt:
-        return int(any([_receipt(c, request.file, folder, progress) for c in found]))
+        return int(any([_receipt(c, folder, progress) for c in found]))
     from .checker import check, check_file_cases
     failed = False
     for chosen in found:
@@ -73,25 +74,28 @@ def _of(found: Sequence[Chosen], function: str, one: bool) -> Sequence[Chosen]:
 
 # ---- receipts --------------------------------------------------------------------------------------------------------------------
 
-def _receipt(chosen: Chosen, file: str, folder: str | None, progress: Progress) -> int:
-    from .api import make_artifact
-    from .checker.device import Gpu, arch_here
+def _receipt(chosen: Chosen, folder: str | None, progress: Progress) -> int:
     from .checker.receipts import FOLDER, make, write
-    from .passes.traffic import bytes_moved
-    arch = arch_here()
-    stages = chosen.plan(arch, "source", progress)
-    sizes = make_artifact(chosen.fused.reference, stages, chosen.inputs(), chosen.fused.dynamic_shapes, (), None).sizes
-    name = chosen.fused.name
-    single = file if file.endswith(f":{name}") else f"{file}:{name}"
-    device = Gpu(chosen.fused, single, chosen.rows, chosen.sizes, bytes_moved(stages.need("graph"), sizes))
-    progress(f"{chosen.name}: running on {device.name}")
-    receipt, reports = make(name, identity(stages), {**chosen.sizes, "rows": chosen.rows}, device)
+    device, known = on_device(chosen, None, progress)
+    receipt, reports = make(chosen.fused.name, known, {**chosen.sizes, "rows": chosen.rows}, device)
     for report in reports:
         if not report.ok:
             click.echo(str(report))
     path = write(receipt, Path(folder) if folder else FOLDER)
     click.echo(f"{receipt}\n  in {path}")
     return int(not receipt.ok)
+
+
+def on_device(chosen: Chosen, calls: Path | None, progress: Progress) -> tuple[Gpu, str]:
+    """(a function on this machine's device, the identity of its source there). calls: where its saved calls go."""
+    from .api import make_artifact
+    from .checker.device import Gpu, arch_here
+    from .passes.traffic import bytes_moved
+    stages = chosen.plan(arch_here(), "source", progress)
+    sizes = make_artifact(chosen.fused.reference, stages, chosen.inputs(), chosen.fused.dynamic_shapes, (), None).sizes
+    device = Gpu(chosen.fused, chosen.rows, chosen.sizes, bytes_moved(stages.need("graph"), sizes), calls)
+    progress(f"{chosen.name}: running on {device.name}")
+    return device, identity(stages)
 
 
 def identity(stages: Any) -> str:

@@ -178,14 +178,20 @@ def check_file_cases(fn: Any, level: str = "graph", rows: tuple[int, ...] = (0, 
                      sizes: Mapping[str, Any] | None = None) -> list[Report]:
     """A report per case that a decorated function with example inputs has to pass: several numbers of rows, unaligned rows, and
     where it is paged other pools, permuted and spaced slots, pools interleaved in pages. sizes: passed to the example."""
+    check_level(level)
+    goal, tree, cases = file_cases(fn, rows, arch=arch, sizes=sizes)
+    return [check(goal, fill(tree, make()), level=level, case=name) for name, make in cases]
+
+
+def file_cases(fn: Any, rows: tuple[int, ...] = (0, 1, 2, 5), *, arch: str | None = None, sizes: Mapping[str, Any] | None = None
+               ) -> tuple[Target, dict[str, Any], list[tuple[str, Callable[[], dict[str, Any]]]]]:
+    """(the target, its arguments with placeholders for tensors, (name, maker of tensors) of each case of `check_file_cases`)."""
     from .cases import variants
     from .facts import facts
-    check_level(level)
     example = fn.inputs(**(sizes or {}))
     goal = target(fn, example, example, arch)
     tensors, tree = taken_apart(goal.fn, example)
-    known = facts(written_graph(goal.stages))
-    return [check(goal, fill(tree, make()), level=level, case=name) for name, make in variants(known, tensors, rows)]
+    return goal, tree, variants(facts(written_graph(goal.stages)), tensors, rows)
 
 
 __all__ = ["check", "check_batch_mates", "check_file_cases", "compiled"]

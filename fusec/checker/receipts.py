@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import FusecError
+from ..runtime.identity import makers
 from .report import Report
 
 FORMAT = 1
@@ -39,7 +40,7 @@ class Device(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One run. identity: of the emitted source without comments, architecture, options and the kernel compiler's versions.
+    """One run. identity: of the emitted source without comments, architecture and options. versions: of the kernel compiler.
     worst: the difference that came nearest to its rule, or exceeded it most. ok: everything was right and no sanitizer objected."""
 
     function: str
@@ -47,6 +48,7 @@ class Receipt:
     identity: str
     driver: str
     device: str
+    versions: Mapping[str, str]
     sizes: Mapping[str, Any]
     ok: bool
     cases: tuple[str, ...]
@@ -68,17 +70,26 @@ class Receipt:
 
 def make(function: str, identity: str, sizes: Mapping[str, Any], device: Device) -> tuple[Receipt, list[Report]]:
     """Run everything that a receipt holds on a device. The reports are for whoever reads the screen."""
+    receipt, reports = checked(function, identity, sizes, device)
+    return completed(receipt, {tool: device.sanitize(tool) for tool in TOOLS}, device.times()), reports
+
+
+def checked(function: str, identity: str, sizes: Mapping[str, Any], device: Device) -> tuple[Receipt, list[Report]]:
+    """A receipt of the checks alone, which may run beside others: neither sanitizers nor times."""
     reports = device.check()
-    said = {tool: device.sanitize(tool) for tool in TOOLS}
     worst = max((r.worst for r in reports if r.worst is not None), key=lambda d: d.excess, default=None)
     shown = None if worst is None else {
         "value": worst.value, "line": worst.line, "row": worst.row, "kernel": repr(worst.kernel), "model": repr(worst.model),
         "of_what_is_allowed": worst.excess if worst.excess != float("inf") else "inf", "rule": worst.rule}
-    ok = all(r.ok for r in reports) and all(s == "clean" or s.startswith("not run") for s in said.values())
     elements = sum(c.elements for r in reports for c in r.compared)
-    times = {n: round(t, 3) for n, t in device.times().items()}
-    return Receipt(function, device.arch, identity, device.driver, device.name, dict(sizes), ok,
-                   tuple(r.case or "the example" for r in reports), elements, shown, said, times), reports
+    return Receipt(function, device.arch, identity, device.driver, device.name, makers(), dict(sizes), all(r.ok for r in reports),
+                   tuple(r.case or "the example" for r in reports), elements, shown, dict.fromkeys(TOOLS, "not run"), {}), reports
+
+
+def completed(receipt: Receipt, sanitizer: Mapping[str, str], times_us: Mapping[str, float]) -> Receipt:
+    """The receipt with what the sanitizers said and the times; wrong where one of them objects."""
+    ok = receipt.ok and all(s == "clean" or s.startswith("not run") for s in sanitizer.values())
+    return replace(receipt, ok=ok, sanitizer=dict(sanitizer), times_us={n: round(t, 3) for n, t in times_us.items()})
 
 
 def write(receipt: Receipt, folder: Path = FOLDER) -> Path:

@@ -224,16 +224,20 @@ def _emulated(target: Target, spec: KernelSpec, tensors: Mapping[str, Tensor]) -
 
 def run_on_device(target: Target, stages: Stages, graph: Graph, tensors: Mapping[str, Tensor], key: Any) -> dict[str, Tensor]:
     """The kernel of a folded graph, built and launched on the device of the tensors."""
+    out = poisoned(graph, tensors)
+    kernel = device_kernel(target, stages, graph, {**tensors, **out}, key)
+    kernel.loaded(*[{**tensors, **out}[p.name] for p in kernel.parameters])
+    torch.cuda.synchronize()
+    return out
+
+
+def device_kernel(target: Target, stages: Stages, graph: Graph, everything: Mapping[str, Tensor], key: Any) -> Any:
+    """The kernel of a folded graph for the device of the tensors (fresh outputs among them), built where the store has none."""
     from ..compiler import kernels
     from ..runtime.artifact import device_arch
-    device = next(t.device for t in tensors.values())
-    out = poisoned(graph, tensors)
-    everything = {**tensors, **out}
+    arch = device_arch(next(t.device for t in everything.values()))
     begin = Stages(None, "", stages.numerics, {}, graph)
-    kernel = _as_aligned(target, (key, "device"), lambda poor: kernels(begin, (device_arch(device),), poor)[0], everything)
-    kernel.loaded(*[everything[p.name] for p in kernel.parameters])
-    torch.cuda.synchronize(device)
-    return out
+    return _as_aligned(target, (key, "device"), lambda poor: kernels(begin, (arch,), poor)[0], everything)
 
 
 def production(target: Target, graph: Graph, tree: Mapping[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:

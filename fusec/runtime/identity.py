@@ -90,10 +90,15 @@ def graph_key(graph: Any, arch: str, numerics: str, alignment: Mapping[str, int]
 
 
 def source_identity(source: str, arch: str, numerics: str = "default") -> str:
-    """The identity of a kernel for golden files and receipts: its emitted source without comments, arch, options, and the versions
-    of what turns the source into code. Ours and Python's are not among them: they make the source, or only run it."""
-    makers = {name: v for name, v in versions().items() if name not in ("fusec", "python")}
-    return digest(without_comments(source), arch, numerics, canonical(makers))
+    """The identity of a kernel for golden files and receipts: its emitted source without comments, arch and options.
+
+    No versions: ours, torch's and Python's make the source or only run it, and the kernel compiler's are told beside it."""
+    return digest(without_comments(source), arch, numerics)
+
+
+def makers() -> dict[str, str]:
+    """The versions of what turns an emitted source into code: the kernel compiler and what exports its objects."""
+    return {name: v for name, v in versions().items() if name in (DSL, FFI)}
 
 
 def without_comments(source: str) -> str:

@@ -1,11 +1,13 @@
 """Receipts, with a device that only says what a real one would."""
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from fusec.checker import check
 from fusec.checker.device import verdict
+from fusec.checker.replay import DONE, save, tensors_of
 from fusec.checker.receipts import Wanted, listed, make, read, show, write
 from fusec.errors import FusecError
 
@@ -52,10 +54,34 @@ def test_an_objection_of_a_sanitizer_makes_it_wrong(tmp_path):
 
 
 @pytest.mark.parametrize("text, said", [
-    ("ok\n========= ERROR SUMMARY: 0 errors\n", "clean"),
+    (f"{DONE} 3\n========= ERROR SUMMARY: 0 errors\n", "clean"),
+    ("RuntimeError: no device\n========= ERROR SUMMARY: 0 errors\n",
+     "no errors, but the calls were not all made: RuntimeError: no device"),
+    ("========= Error: Device not supported. Please refer to the list\nRuntimeError: error 999\n",
+     "not run: the sanitizer does not support this device"),
     ("========= ERROR SUMMARY: 3 errors\n", "ERROR SUMMARY: 3 errors"),
-    ("========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", "clean"),
+    (f"========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n{DONE} 1\n", "clean"),
     ("Traceback\nRuntimeError: no device\n", "no summary: RuntimeError: no device"),
 ])
 def test_what_a_sanitizer_says(text, said):
     assert verdict(text) == said
+
+
+def test_saved_calls_hold_tensors_as_they_lie(tmp_path):
+    """Shared storages, also of two types, offsets and strides; the kernel's order; the object byte for byte."""
+    page = torch.arange(64, dtype=torch.uint8)
+    wide = torch.empty(0, dtype=torch.float32).set_(page.untyped_storage(), 2, (3, 2), (4, 1))
+    narrow = torch.empty(0, dtype=torch.bfloat16).set_(page.untyped_storage(), 1, (4,), (2,))
+    own = torch.randn(3, 5).to(torch.float8_e4m3fn)
+    (tmp_path / "k.o").write_bytes(b"an object\x00")
+    kernel = SimpleNamespace(entry="f", object=tmp_path / "k.o", parameters=[SimpleNamespace(name=n) for n in "cab"])
+    path = save(tmp_path / "0.pt", kernel, {"a": wide, "b": narrow, "c": own}, 12)
+    call = torch.load(path, weights_only=True)
+    assert bytes(call["object"].tolist()) == b"an object\x00" and (call["entry"], call["bytes"]) == ("f", 12)
+    c, a, b = tensors_of(call, "cpu")
+    assert a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() != c.untyped_storage().data_ptr()
+    for mine, given in ((a, wide), (b, narrow), (c, own)):
+        assert (mine.dtype, mine.shape, mine.stride(), mine.storage_offset()) == (
+            given.dtype, given.shape, given.stride(), given.storage_offset())
+        assert torch.equal(mine.view(torch.uint8) if mine is c else mine.float().nan_to_num(),
+                           given.view(torch.uint8) if mine is c else given.float().nan_to_num())
