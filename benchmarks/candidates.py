@@ -28,7 +28,7 @@ class Candidates:
     troubles: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, make: Callable[[], list[Call] | None]) -> None:
-        """A candidate of others': what it raises is its own affair, and the case goes on without it. None: it takes no part."""
+        """What a candidate raises is its own affair: the case goes on without it. None: it takes no part."""
         try:
             calls = make()
         except Wrong as error:
@@ -47,16 +47,15 @@ class Wrong(Exception):
 def collect(case: Case, artifact: Artifact, inputs: Inputs, moved: int, peers: Iterable[Loaded], compiled: bool) -> Candidates:
     """All that take part. moved: the bytes that the step must move. compiled: whether the run asks for torch.compile."""
     found = Candidates()
-    found.calls[case.subject.floor] = _floor(case, inputs, moved)
-    _fusec(found, case, artifact, inputs)
+    found.add(case.subject.floor, partial(_floor, case, inputs, moved))
+    found.add("fusec", partial(_fusec, case, artifact, inputs))
     for loaded in peers:
         if loaded.function == case.subject.name:
             found.add(loaded.name, partial(_peer, case, artifact, inputs, loaded.peer))
     if compiled and case.compiled:
         found.add(COMPILED, partial(_compiled, case, artifact, inputs))
     if case.empty:
-        from . import probe
-        found.calls["empty"] = [probe.empty(_outputs(o)[0]) for o in inputs.outputs]
+        found.add("empty", partial(_empty, inputs))
     return found
 
 
@@ -72,12 +71,16 @@ def _floor(case: Case, inputs: Inputs, moved: int) -> list[Call]:
     return list(probe.copies(moved, len(inputs.sets)))
 
 
-def _fusec(found: Candidates, case: Case, artifact: Artifact, inputs: Inputs) -> None:
-    wrong = differing(case, artifact, inputs, lambda k: artifact(**k, out=inputs.outputs[0]))
-    if wrong:
-        found.troubles["fusec"] = wrong
-    else:
-        found.calls["fusec"] = [partial(artifact, **s, out=o) for s, o in zip(inputs.sets, inputs.outputs)]
+def _empty(inputs: Inputs) -> list[Call]:
+    from . import probe
+    return [probe.empty(_outputs(o)[0]) for o in inputs.outputs]
+
+
+def _fusec(case: Case, artifact: Artifact, inputs: Inputs) -> list[Call]:
+    """Raises Wrong."""
+    if wrong := differing(case, artifact, inputs, lambda k: artifact(**k, out=inputs.outputs[0])):
+        raise Wrong(wrong)
+    return [partial(artifact, **s, out=o) for s, o in zip(inputs.sets, inputs.outputs)]
 
 
 def _peer(case: Case, artifact: Artifact, inputs: Inputs, peer: Peer) -> list[Call] | None:
@@ -104,6 +107,7 @@ def _peer(case: Case, artifact: Artifact, inputs: Inputs, peer: Peer) -> list[Ca
 def _compiled(case: Case, artifact: Artifact, inputs: Inputs) -> list[Call]:
     """torch.compile of the function, for exactly these sizes; its results are new tensors of each call. Raises Wrong."""
     import torch
+    import torch._dynamo
     torch._dynamo.reset()  # Of functions that many sizes share only so many compilations are kept.
     fn = torch.compile(artifact.reference, fullgraph=True, dynamic=False)
 

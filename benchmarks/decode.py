@@ -69,16 +69,16 @@ def main(every: bool, groups: tuple[str, ...], only: tuple[str, ...], peer_file:
         raise click.UsageError(str(error)) from None
     if compile_only and not (wanted and store):
         raise click.UsageError("--compile-only needs --archs and --store")
-    if not compile_only:
-        wanted = (*wanted, *(a for a in (device_arch(),) if a not in wanted))
     found = grid.cases(every, only, groups)
     if not found:
         raise click.UsageError("no function of --only belongs to a group of --group")
+    arch = "" if compile_only else device_arch()
     with _store(store):
         if compile_only:
             sys.exit(1 if _complain(prepare.compile_all(_announced(found, wanted), wanted, say)) else 0)
-        artifacts, failed, peers, left_out = _prepared(found, wanted, peer_file, peer_names)
-        data = measure(found, wanted[-1], artifacts, peers, compiled)
+        wanted = tuple(dict.fromkeys((*wanted, arch)))
+        artifacts, failed, peers, left_out = _prepared(found, wanted, arch, peer_file, peer_names)
+        data = measure(found, arch, artifacts, peers, compiled)
         data |= {"notes": list(notes), "left_out": left_out + [
             f"{s.name} {s.label}: not compiled: {e.splitlines()[0]}" for s, e in failed.items()]}
         _report(data, json_file, markdown_file)
@@ -106,10 +106,10 @@ def _announced(found: Sequence[Case], archs: Sequence[str]) -> list[Subject]:
     return subjects
 
 
-def _prepared(found: Sequence[Case], archs: Sequence[str], peer_file: Path | None, peer_names: Sequence[str]
+def _prepared(found: Sequence[Case], archs: Sequence[str], arch: str, peer_file: Path | None, peer_names: Sequence[str]
               ) -> tuple[dict[Subject, Artifact], dict[Subject, str], list[others.Loaded], list[str]]:
-    """(artifacts, subjects that did not compile, peers, what was left out): while other processes compile, the peers are loaded and
-    what is compiled is taken from the store."""
+    """(artifacts for arch, subjects that did not compile, peers, what was left out): while other processes compile, the peers are
+    loaded and what is compiled is taken from the store."""
     subjects = _announced(found, archs)
     artifacts: dict[Subject, Artifact] = {}
     compiled: Queue[Subject | None] = Queue()
@@ -124,7 +124,7 @@ def _prepared(found: Sequence[Case], archs: Sequence[str], peer_file: Path | Non
         result = beside.submit(everything)
         peers, left_out = others.load(peer_file, (s.name for s in subjects), peer_names)
         while (subject := compiled.get()) is not None:
-            artifacts[subject] = subject.fused().compile(archs[-1], **dict(subject.sizes))
+            artifacts[subject] = subject.fused().compile(arch, **dict(subject.sizes))
         failed = _complain(result.result())
     return artifacts, failed, peers, left_out
 
@@ -191,9 +191,11 @@ def _measured(case: Case, artifact: Artifact, peers: Sequence[others.Loaded], co
         taking_part = collect(case, artifact, inputs, moved, peers, compiled)
         times, troubles = side_by_side(taking_part.calls, cold=moved * count >= 2 * sizes.COLD_BYTES)
         troubles = taking_part.troubles | troubles
+        torch.cuda.empty_cache()
     except torch.OutOfMemoryError:
         troubles["fusec"] = "more memory than the device has"
-    torch.cuda.empty_cache()
+    except Exception as error:  # The other cases are worth having, and that of this one is in the results.
+        troubles["fusec"] = f"{type(error).__name__}: {str(error)[:200]}"
     us = {n: round(times[n], 3) for n in dict.fromkeys(("fusec", case.subject.floor, *times)) if n in times}
     return {"function": case.subject.name, "sizes": case.label, "state": dict(case.subject.sizes).get("state", ""),
             "group": case.group, "rows": case.rows, "tokens": case.tokens, "bytes": moved, "sets": count, "us": us,

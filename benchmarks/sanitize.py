@@ -35,6 +35,8 @@ AWKWARD = (
 )
 FEWER = {"H": 2, "HQ": 4, "HK": 2, "HV": 4}
 """Sizes of the other recipes' examples, where they know them: their kernels at fewer heads."""
+GROUPED = {"reduce_unrotate_quant": {"H": 8}}
+"""Those whose heads come in groups."""
 
 
 def chosen() -> list[tuple[Any, dict[str, Any]]]:
@@ -42,7 +44,7 @@ def chosen() -> list[tuple[Any, dict[str, Any]]]:
     files = sorted(p.stem for p in RECIPES.glob("*.py") if p.stem != "__init__")
     known = {id(fn) for fn, _ in AWKWARD}
     others = [fn for file in files for fn in functions(file) if id(fn) not in known]
-    found = [*AWKWARD, *((fn, {n: v for n, v in FEWER.items() if n in fn.sizes()}) for fn in others)]
+    found = [*AWKWARD, *((fn, GROUPED.get(fn.name) or {n: v for n, v in FEWER.items() if n in fn.sizes()}) for fn in others)]
     return [(fn, sizes) for fn, sizes in found if not sys.argv[1:] or fn.name in sys.argv[1:]]
 
 

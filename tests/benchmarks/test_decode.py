@@ -1,5 +1,7 @@
 """The benchmark on a machine without a GPU: it refuses, and whatever needs none is right."""
 import json
+import os
+import subprocess
 import sys
 import types
 
@@ -7,22 +9,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks import agree, cases, decode, peers, prepare, render
+from benchmarks import candidates, cases, decode, grid, peers, prepare, render, timing
 
-MADE = {
-    "device": {"name": "Some GPU", "driver": "1.2", "multiprocessors": 132, "memory": 1, "arch": "sm_90a"},
-    "versions": {"fusec": "0", "torch": "1"}, "notes": ["a note"], "left_out": ["vllm: not there"],
-    "kernels": [{"function": "kda_decode", "sizes": "H=12", "key": "k", "arch": "sm_90a", "threads": 256, "registers": 128,
-                 "spills": 0, "smem_bytes": 2352, "variants": 1}],
-    "rows": [
-        {"function": "kda_decode", "sizes": "H=12", "state": "fp32", "rows": 1, "bytes": 1_000_000, "sets": 4,
-         "us": {"fusec": 4.0, "probe": 2.0, "peer": 8.0}, "troubles": {}},
-        {"function": "kda_decode", "sizes": "H=12", "state": "fp32", "rows": 4096, "bytes": 4_000_000_000, "sets": 2,
-         "us": {"fusec": 1000.0, "probe": 1000.0}, "troubles": {"peer": "not recorded"}},
-        {"function": "short_conv", "sizes": "", "state": "", "rows": 1, "bytes": 3200, "sets": 256, "us": {"probe": 2.0},
-         "troubles": {"fusec": "output 0: 5 of 6 elements differ"}},
-    ],
-}
+from . import small
+from .test_render import MADE
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -33,7 +23,8 @@ def test_it_refuses_without_a_gpu():
 
 
 @pytest.mark.parametrize("arguments, said", [
-    (["--only", "nothing"], "kda_decode"),
+    (["--only", "nothing"], "kda_decode"), (["--group", "nothing"], "recurrences"),
+    (["--only", "gla_decode", "--group", "splits"], "no function of --only belongs to a group of --group"),
     (["--archs", "sm_1"], "sm_100a"),
     (["--compile-only", "--archs", "sm_90a"], "--store"),
     (["--peers", "/nowhere/at/all.py"], "/nowhere/at/all.py"),
@@ -44,158 +35,68 @@ def test_arguments_that_do_not_fit_are_refused(arguments, said):
     assert said in done.stderr
 
 
-def test_every_function_is_a_shipped_recipe_and_the_grid_has_its_sizes():
-    every = cases.cases(every=True)
-    assert {c.subject.function for c in every} == set(cases.FUNCTIONS)
-    assert sum(c.subject.function == "kda_decode" for c in every) == 2 * 21
-    for subject in cases.subjects(every):
-        assert subject.fused().reference.__name__ == subject.function
-    assert {c.subject.function for c in cases.cases(only=["gla_decode"])} == {"gla_decode"}
-
-
 def test_the_command_that_compiles_has_the_subjects_sizes():
-    assert prepare.command(cases.kda(96, "bf16"), ["sm_90a", "sm_100a"])[3:] == [
+    assert prepare.command(grid.kda(96, "bf16"), ["sm_90a", "sm_100a"])[3:] == [
         "compile", "kimi_k3_decode:kda_decode", "--arch", "sm_90a,sm_100a", "-D", "H=96", "-D", "state=bf16", "--json"]
 
 
-@pytest.mark.parametrize("bytes_moved, sets", [(1, 256), (1_000_000, 200), (150_000_000, 2), (10**10, 2)])
-def test_a_round_touches_enough(bytes_moved, sets):
-    assert cases.set_count(bytes_moved) == sets
+def test_what_is_compiled_is_told_and_what_fails_is_returned(monkeypatch):
+    def run(command, **more):
+        bad = "short_conv:short_conv" in command
+        return types.SimpleNamespace(returncode=int(bad), stderr="no luck\n" if bad else "")
+
+    monkeypatch.setattr(prepare.subprocess, "run", run)
+    told = []
+    failed = prepare.compile_all([grid.CONV, grid.GLA, grid.KIMI_LINEAR], ["sm_90a"], told.append, told.append)
+    assert failed == {grid.CONV: "no luck"}
+    assert {t for t in told if isinstance(t, cases.Subject)} == {grid.GLA, grid.KIMI_LINEAR}
+    assert "kimi_linear_decode : compiled" in told and "short_conv : failed" in told
 
 
-@pytest.fixture(scope="module")
-def paged():
-    """The GLA step, captured and not built, with three sets of two rows."""
-    return _inputs(cases.Subject("gla_decode", "gla_decode", (("H", 2), ("K", 12), ("V", 20)), ("pool", "idx")), 2, 3)
+@pytest.fixture
+def without_a_device(monkeypatch):
+    """A run up to what it measures: everything compiles but short_conv."""
+    def compile_all(subjects, archs, say, done=lambda subject: None):
+        for subject in subjects:
+            if subject != grid.CONV:
+                done(subject)
+        return {s: "no luck\nat all" for s in subjects if s == grid.CONV}
 
-
-@pytest.fixture(scope="module")
-def quantised():
-    """The norm, captured and not built, with two sets of three rows."""
-    return _inputs(cases.Subject("rmsnorm", "add_rmsnorm_quant", (("D", 64),)), 3, 2)
-
-
-def _inputs(subject, rows, sets):
-    from fusec.api import capture_graph, make_artifact
-    fused = subject.fused()
-    example = fused.inputs(**dict(subject.sizes))
-    artifact = make_artifact(fused.reference, capture_graph(fused.reference, example), example, None, (), None)
-    return artifact, cases.make_inputs(cases.Case(subject, rows), artifact, sets, "cpu")
-
-
-def test_sets_share_pools_and_have_rows_and_slots_of_their_own(paged):
-    artifact, inputs = paged
-    assert len(inputs.sets) == len(inputs.outputs) == 3 and inputs.mutated == ("pool",)
-    assert {s["pool"].data_ptr() for s in inputs.sets} == {inputs.sets[0]["pool"].data_ptr()}
-    slots = [slot for s in inputs.sets for slot in s["idx"].tolist()]
-    assert len(set(slots)) == 6 and 0 not in slots and max(slots) < inputs.sets[0]["pool"].shape[0]
-    assert all(s["q"].shape == (2, 2, 12) for s in inputs.sets)
-    assert len({s["q"].data_ptr() for s in inputs.sets}) == 3
-    assert all(o.shape == (2, 2, 20) and bool((o == 776).all()) for o in inputs.outputs)
-
-
-def test_moved_is_what_the_step_moves(paged, quantised):
-    artifact, _ = paged
-    state, vectors = 2 * 12 * 20 * 4, 2 * (12 * 2 * 2 + 12 * 4 + 20 * 2 * 2)
-    assert cases.moved(artifact, 7) == 7 * (2 * state + vectors + 8)
-    assert cases.moved(quantised[0], 4096) == 4096 * (64 * 7 + 4) + 64 * 2
-
-
-def _agrees(artifact, inputs, slots, call):
-    return agree.differences(artifact.reference, call, inputs.sets[0], inputs.mutated, slots)
-
-
-def test_the_reference_agrees_with_itself(paged, quantised):
-    for artifact, inputs in (paged, quantised):
-        slots = inputs.sets[0].get("idx")
-        assert _agrees(artifact, inputs, slots, lambda k, a=artifact: a.reference(**k)) == []
-
-
-def test_a_wrong_output_a_wrong_state_and_a_stray_write_are_told_apart(paged):
-    artifact, inputs = paged
-    slots = inputs.sets[0]["idx"]
-
-    def wrong_output(k):
-        return artifact.reference(**k) * 1.1
-
-    def wrong_state(k):
-        out = artifact.reference(**k)
-        k["pool"][slots] *= 1.1
-        return out
-
-    def stray(k):
-        out = artifact.reference(**k)
-        k["pool"][0, 0, 0, 0] += 1e-6
-        return out
-
-    assert [d.split(":")[0] for d in _agrees(artifact, inputs, slots, wrong_output)] == ["output 0"]
-    assert [d.split(":")[0] for d in _agrees(artifact, inputs, slots, wrong_state)] == ["pool"]
-    assert _agrees(artifact, inputs, slots, stray) == ["pool: slots that no row owns were written"]
-    assert _agrees(artifact, inputs, slots, lambda k: (artifact.reference(**k), inputs.outputs[0])[1])
-
-
-def test_peers_come_from_a_file(tmp_path):
-    file = tmp_path / "theirs.py"
-    file.write_text("def load(names): return {n: (lambda k: n) for n in names if n != 'absent'}\n"
-                    "COVERS = {'one': lambda heads, dtype: heads == 12}\n")
-    found, left_out = peers.load(file, ("one", "two", "absent"))
-    assert [p.name for p in found] == ["one", "two"] and left_out == ["absent: not loaded by theirs.py"]
-    assert [found[0].covers(h, None) for h in (12, 96)] == [True, False] and found[1].covers(96, None)
-
-
-def test_a_peer_that_is_not_installed_is_left_out():
-    found, left_out = peers.load(None, ("flashinfer", "other"))
-    assert "other: no installed package is known by that name; --peers FILE loads others" in left_out
-    assert len(found) + len(left_out) == 2
-
-
-def test_the_tables_hold_the_numbers():
-    text = render.markdown(MADE)
-    lines = text.splitlines()
-    assert "| kda_decode | H=12 | 1 | 1 MB | 4.00 | 0.25 | 2.00 | 2.00 | 8.00 | 0.50 |" in lines
-    assert "| kda_decode | H=12 | 4,096 | 4 GB | 1000.0 | 4.00 | 1000.0 | 1.00 | – | – |" in lines
-    assert "| short_conv | – | 1 | 3.2 KB | – | – | 2.00 | – | – | – |" in lines
-    assert "| kda_decode | fp32 | probe | 2 | 1.414 |" in lines and "| kda_decode | fp32 | peer | 1 | 0.500 |" in lines
-    assert "- a note" in lines and "- vllm: not there" in lines
-    assert "- short_conv  rows=1: fusec: output 0: 5 of 6 elements differ" in lines
-    width = {line.count("|") for line in lines if line.startswith("| kda_decode | H=12 | 1")}
-    assert width == {line.count("|") for line in lines if line.startswith("| function | sizes | rows")}
-
-
-def test_the_terminal_shows_the_same(capsys):
-    render.show(MADE)
-    out = capsys.readouterr().out
-    assert "Some GPU" in out and "4,096" in out and "kda_decode fp32 ÷ probe: geometric mean 1.414 over 2" in out
-
-
-def test_rendering_a_file(tmp_path):
-    source, target = tmp_path / "results.json", tmp_path / "gpu.md"
-    source.write_text(json.dumps(MADE))
-    assert CliRunner().invoke(render.main, [str(source), "-o", str(target)]).exit_code == 0
-    assert target.read_text() == render.markdown(MADE)
-
-
-def test_a_run_writes_what_it_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(decode, "device_arch", lambda: "sm_90a")
-    monkeypatch.setattr(prepare, "compile_all", lambda subjects, archs, say: {cases.CONV: "no luck\nat all"})
-    monkeypatch.setattr(peers, "load", lambda file, names: ([], ["vllm: not there"]))
-    seen = types.SimpleNamespace(failed=None)
+    monkeypatch.setattr(prepare, "compile_all", compile_all)
+    monkeypatch.setattr(cases.Subject, "fused",
+                        lambda self: types.SimpleNamespace(compile=lambda arch, **sizes: (self, arch, sizes)))
+    monkeypatch.setattr(peers, "load", lambda file, functions, names: ([], [f"vllm: not there for {len(list(functions))}"]))
 
-    def measure(found, arch, failed, given):
-        seen.failed = failed
+
+def test_a_run_writes_what_it_measured(tmp_path, monkeypatch, without_a_device):
+    seen = types.SimpleNamespace()
+
+    def measure(found, arch, artifacts, given, compiled):
+        seen.found, seen.artifacts, seen.compiled = found, artifacts, compiled
         return {**MADE, "left_out": []}
 
     monkeypatch.setattr(decode, "measure", measure)
     files = ["--json", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "r.md")]
-    done = CliRunner().invoke(decode.main, [*files, "--note", "a note"])
+    done = CliRunner().invoke(decode.main, [*files, "--note", "a note", "--only", "short_conv", "--only", "mamba2_decode"])
     assert done.exit_code == 1 and "short_conv : no luck" in done.stderr
-    assert seen.failed == {cases.CONV: "no luck\nat all"}
-    assert json.loads((tmp_path / "r.json").read_text()) == MADE
-    assert (tmp_path / "r.md").read_text() == render.markdown(MADE)
+    assert seen.artifacts == {s: (s, "sm_90a", dict(s.sizes)) for s in (grid.mamba2("fp32"), grid.mamba2("bf16"))}
+    assert {c.subject.name for c in seen.found} == {"short_conv", "mamba2_decode"} and not seen.compiled
+    data = json.loads((tmp_path / "r.json").read_text())
+    assert data == {**MADE, "left_out": ["vllm: not there for 3", "short_conv : not compiled: no luck"]}
+    assert (tmp_path / "r.md").read_text() == render.markdown(data)
+
+
+@pytest.mark.parametrize("arguments, code", [(["--only", "gla_decode"], 0), (["--group", "rows"], 1)])
+def test_a_store_can_be_filled_without_measuring(tmp_path, without_a_device, arguments, code):
+    done = CliRunner().invoke(decode.main, ["--compile-only", "--archs", "sm_90a", "--store", str(tmp_path), *arguments])
+    assert done.exit_code == code
 
 
 class Stand:
     """An artifact whose calls run the reference, times `off`."""
+
+    kernels = (types.SimpleNamespace(key="k", arch="sm_90a", threads=32, resources={"registers": 1, "spills": 0}, smem_bytes=0),)
 
     def __init__(self, artifact, off=1.0):
         self.artifact, self.off = artifact, off
@@ -204,18 +105,28 @@ class Stand:
         return getattr(self.artifact, name)
 
     def __call__(self, out, **arguments):
-        out.copy_(self.artifact.reference(**arguments) * self.off)
+        found = self.artifact.reference(**arguments)
+        for o, t in zip(out, found) if isinstance(out, tuple) else ((out, found),):
+            o.copy_(t if self.off == 1.0 else t.float() * self.off)
         return out
 
 
 @pytest.fixture
 def on_the_cpu(monkeypatch):
-    """Cases measured on the CPU: calls run, times are made up."""
-    probe = types.SimpleNamespace(slots=lambda state, index: lambda: None, copies=lambda moved, sets: [lambda: None] * sets)
+    """Cases measured on the CPU: calls run, times are made up, and the probes say what they were made for."""
+    made = []
+
+    def probe_of(kind):
+        def build(*arguments):
+            made.append((kind, arguments))
+            return [lambda: None] * arguments[1] if kind == "copies" else lambda: None
+        return build
+
+    probe = types.SimpleNamespace(**{kind: probe_of(kind) for kind in ("slots", "parts", "copies", "empty")})
     monkeypatch.setitem(sys.modules, "benchmarks.probe", probe)
     monkeypatch.setattr("benchmarks.probe", probe, raising=False)
-    made = cases.make_inputs
-    monkeypatch.setattr(cases, "make_inputs", lambda case, artifact, sets: made(case, artifact, sets, "cpu"))
+    make = cases.make_inputs
+    monkeypatch.setattr(cases, "make_inputs", lambda case, artifact, sets: make(case, artifact, sets, "cpu"))
     monkeypatch.setattr(cases, "MOST_SETS", 3)
 
     def side_by_side(candidates, cold):
@@ -225,38 +136,115 @@ def on_the_cpu(monkeypatch):
                 call()
         return {name: 2.0 for name in candidates}, {}
 
-    from benchmarks import timing
     monkeypatch.setattr(timing, "side_by_side", side_by_side)
+    return made
 
 
-KDA = cases.Subject("kimi_k3_decode", "kda_decode", (("H", 2), ("D", 16), ("state", "bf16")), ("state", "state_indices"))
+def loaded(name, bind, function="kda_decode", **more):
+    return peers.Loaded(function, name, peers.Peer(bind, **more))
 
 
-@pytest.fixture(scope="module")
-def kda():
-    return _inputs(KDA, 2, 1)[0]
+def test_a_case_is_checked_and_timed_with_its_peers(on_the_cpu):
+    kda = small.artifact("kda_decode")
 
+    def right(arguments, outputs):
+        return lambda: outputs[0].copy_(kda.reference(**arguments))
 
-def test_a_case_is_checked_and_timed_with_its_peers(on_the_cpu, kda):
-    def right(k):
-        k["output"].copy_(kda.reference(**{n: t for n, t in k.items() if n != "output"}))
+    def idle(arguments, outputs):
+        return lambda: None
 
-    def idle(k):
-        pass
-
-    def refuses(k):
+    def refuses(arguments, outputs):
         raise ValueError("not this size")
 
-    given = [peers.Peer("right", right, lambda heads, dtype: (heads, dtype) == (2, torch.bfloat16)),
-             peers.Peer("idle", idle, lambda heads, dtype: True), peers.Peer("refuses", refuses, lambda heads, dtype: True),
-             peers.Peer("other", idle, lambda heads, dtype: heads == 3)]
-    row = decode._measured(cases.Case(KDA, 2), Stand(kda), given)
+    given = [loaded("right", right), loaded("idle", idle), loaded("refuses", refuses), loaded("other", lambda a, o: None),
+             loaded("elsewhere", right, "gla_decode")]
+    row = decode._measured(small.case("kda_decode", 2), Stand(kda), given)
     assert row["us"] == {"fusec": 2.0, "probe": 2.0, "right": 2.0}
     assert set(row["troubles"]) == {"idle", "refuses"} and row["troubles"]["refuses"] == "ValueError: not this size"
     assert "output 0" in row["troubles"]["idle"] and "state" in row["troubles"]["idle"]
-    assert (row["sets"], row["rows"], row["state"]) == (3, 2, "bf16")
+    assert (row["sets"], row["rows"], row["state"], row["group"]) == (3, 2, "bf16", "kda")
+    (first, (state, index)), *rest = on_the_cpu
+    assert first == "slots" and state.shape[1:] == (2, 16, 16) and index.shape == (2,) and len(rest) == 2
 
 
-def test_a_wrong_kernel_is_not_timed(on_the_cpu, kda):
-    row = decode._measured(cases.Case(KDA, 2), Stand(kda, off=1.5), [])
+def test_a_wrong_kernel_is_not_timed(on_the_cpu):
+    row = decode._measured(small.case("kda_decode", 2), Stand(small.artifact("kda_decode"), off=1.5), [])
     assert row["us"] == {"probe": 2.0} and row["troubles"]["fusec"].startswith("output 0: ")
+
+
+@pytest.mark.parametrize("name", ["reduce_natural", "reduce_base2", "reduce_max_sum", "reduce_grouped", "reduce_unrotate_quant"])
+def test_a_reduction_is_timed_beside_the_splits_in_use_and_an_empty_kernel(on_the_cpu, name):
+    case = small.case(name, 2, empty=True)
+    row = decode._measured(case, Stand(small.artifact(name)), [])
+    assert row["us"] == {"fusec": 2.0, "probe": 2.0, "empty": 2.0} and not row["troubles"]
+    assert row["bytes"] == cases.moved(small.artifact(name), case) and row["tokens"] == case.tokens
+    assert row["sizes"].endswith("some splits")
+    probes = [arguments for kind, arguments in on_the_cpu if kind == "parts"]
+    assert len(probes) == 3 and [kind for kind, _ in on_the_cpu].count("empty") == 3
+    for view, counts, written in probes:
+        assert view.shape[0] == counts.numel() == case.tokens and int(counts.sum()) == cases.used_splits(case)
+        assert written == (1 if name in ("reduce_grouped", "reduce_unrotate_quant") else 2)
+
+
+def test_a_peer_may_leave_outputs_to_others(on_the_cpu):
+    artifact = small.artifact("reduce_natural")
+
+    def without_logarithm(arguments, outputs):
+        return lambda: outputs[0].copy_(artifact.reference(**arguments)[0])
+
+    given = [loaded("part", without_logarithm, "reduce_natural", outputs=(0,)), loaded("all", without_logarithm, "reduce_natural")]
+    row = decode._measured(small.case("reduce_natural", 2), Stand(artifact), given)
+    assert set(row["us"]) == {"fusec", "probe", "part"} and "output 1" in row["troubles"]["all"]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_torch_compile_takes_part_where_it_is_asked_for(on_the_cpu, monkeypatch, asked):
+    modes = []
+
+    def compile(fn, fullgraph, dynamic):
+        return lambda **arguments: (modes.append(torch.is_grad_enabled()), fn(**arguments))[1]
+
+    monkeypatch.setattr(torch, "compile", compile)
+    artifact = Stand(small.artifact("reduce_natural"))
+    row = decode._measured(small.case("reduce_natural", 2, compiled=True), artifact, [], asked)
+    assert (candidates.COMPILED in row["us"]) == asked and modes == [False] * 4 * asked
+    assert candidates.COMPILED not in decode._measured(small.case("reduce_natural", 2), artifact, [], asked)["us"]
+
+
+def test_torch_compile_that_fails_is_named(on_the_cpu, monkeypatch):
+    def compile(fn, fullgraph, dynamic):
+        raise AssertionError("no backend")
+
+    monkeypatch.setattr(torch, "compile", compile)
+    row = decode._measured(small.case("reduce_natural", 2, compiled=True), Stand(small.artifact("reduce_natural")), [], True)
+    assert row["troubles"] == {"torch.compile": "AssertionError: no backend"} and row["us"]["fusec"] == 2.0
+
+
+def test_rows_are_timed_beside_a_copy_and_the_whole_becomes_a_page(on_the_cpu, monkeypatch):
+    monkeypatch.setattr(decode, "device", lambda arch: MADE["device"])
+    found = [small.case("swiglu", 4), small.case("qk_norm_rope", 2), small.case("mlstm_decode", 2), small.case("short_conv", 2)]
+    artifacts = {c.subject: Stand(small.artifact(c.subject.name)) for c in found[:3]}
+    data = decode.measure(found, "sm_90a", artifacts, [], False)
+    assert [r["us"] for r in data["rows"]] == [{"fusec": 2.0, "copy": 2.0}] * 2 + [{"fusec": 2.0, "probe": 2.0}]
+    assert data["groups"] == ["rows", "recurrences"] and not any(r["troubles"] for r in data["rows"])
+    text = render.markdown(render.merged([data | {"notes": [], "left_out": []}]))
+    assert "## Functions of rows" in text and "## Recurrences" in text and "| mlstm_decode | H=2 K=8 V=16 | 2 |" in text
+    assert len(data["kernels"]) == 3
+
+
+def test_a_recording_that_fails_is_named(monkeypatch):
+    def recorded(calls, stream):
+        if calls == ["bad"]:
+            raise AssertionError("forbidden")
+        return calls
+
+    monkeypatch.setattr(timing, "recorded", recorded)
+    graphs, failed = timing._graphs({"good": ["fine"], "bad": ["bad"]}, None)
+    assert graphs == {"good": ["fine"]} and failed == {"bad": "not recorded: AssertionError: forbidden"}
+
+
+def test_the_grid_and_its_command_line_need_no_torch():
+    """`--help`, and a machine that only compiles, start without it."""
+    script = "import sys; from benchmarks import cases, criteria, decode, grid; grid.cases(); sys.exit('torch' in sys.modules)"
+    path = os.pathsep.join([str(prepare.ROOT), os.environ.get("PYTHONPATH", "")])
+    assert subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}).returncode == 0
