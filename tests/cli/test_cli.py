@@ -210,8 +210,8 @@ def test_receipts_are_listed_by_identity(run, step, tmp_path):
     from fusec.checker.receipts import Receipt, write
     chosen = cli.Chosen(cli_load.functions(str(step(PAGED)))[0], 4, {})
     identity = cli_check.identity(chosen.plan("sm_90a", "source", lambda text: None))
-    receipt = Receipt("paged", "sm_90a", identity, "590.1", "a device", {}, True, ("the example",), 9, None, {"memcheck": "clean"},
-                      {"fusec": 1.0, "probe": 0.9})
+    receipt = Receipt("paged", "sm_90a", identity, "590.1", "a device", {}, {}, True, ("the example",), 9, None,
+                      {"memcheck": "clean"}, {"fusec": 1.0, "probe": 0.9})
     write(receipt, tmp_path / "receipts")
     code, out, _ = run("receipts", step(PAGED), "--arch", "sm_90a", "--receipts", folder, "--strict")
     assert code == 0 and out.startswith("ok      paged sm_90a") and "driver 590.1" in out
