@@ -316,9 +316,27 @@ class Builder:
         wide = self.cast(index, "i64")
         if self._counts(wide.name):
             return wide
+        place = self._place(wide)
+        if place is not None and (blocks := sympy.sympify(extent) / place[1]).is_integer:
+            outer = self.map("mul", self.wrap(place[0], plain(blocks)), Lit(place[1]), dtype="i64")
+            return self.map("add", outer, place[2], dtype="i64")
         size = self.scalar(extent, "i64") if not isinstance(extent, (int, sympy.Symbol)) else self.size(extent)
         moved = self.map("add", wide, size, dtype="i64")
         return self.map("select", self.map("lt", wide, Lit(0), dtype="bool"), moved, wide, dtype="i64")
+
+    def _place(self, index: Value) -> tuple[Value, int, Value] | None:
+        """(block, n, place) of an index block · n + place with place in 0 … n - 1: it is negative where the block is."""
+        op = self.table[index.name].op
+        if not isinstance(op, Map) or op.fn != "add" or not all(isinstance(a, str) for a in op.args):
+            return None
+        for block, place in (op.args, op.args[::-1]):
+            product, rest = self.table[str(block)].op, self.table[str(place)].op
+            if not isinstance(product, Map) or not isinstance(rest, Map) or (product.fn, rest.fn) != ("mul", "mod"):
+                continue
+            steps = product.args[-1]
+            if isinstance(steps, Lit) and steps.value > 0 and rest.args[-1] == steps and isinstance(product.args[0], str):
+                return self.values[str(product.args[0])], int(steps.value), self.values[str(place)]
+        return None
 
     def _counts(self, name: str) -> bool:
         """Whether an index is a position by its making, never negative: arange, scaled and shifted."""

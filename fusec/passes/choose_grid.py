@@ -110,9 +110,18 @@ def _slots(graph: Graph, value: str, extent: Extent, free: frozenset[str]) -> st
     if isinstance(node.op, Load):
         index = enumerate(node.op.index)
         rows = sorted((str(d.source), i) for i, dim in index for d in dim if isinstance(d.source, Index) and d.source.axis in free)
+        rows = rows or _line(graph, node.op, free)
         return f"{node.op.tensor} by {rows}" if rows else None
     below = _entry(graph, node.op, extent) if isinstance(node.op, Map) and node.dtype in INTS else None
     return _slots(graph, below, extent, free) if below is not None else None
+
+
+def _line(graph: Graph, op: Load, free: frozenset[str]) -> list[tuple[str, int]]:
+    """The line of a table that is named by an own slot of each row, as `_slots` tells them: its entries are that row's slots."""
+    first = op.index[0] if op.index else ()
+    source = first[0].source if len(first) == 1 and first[0].step == 1 else None
+    slots = _slots(graph, source.value, graph.tensors[op.tensor].shape[0], free) if isinstance(source, Ref) else None
+    return [] if slots is None else [(slots, 0)]
 
 
 def _entry(graph: Graph, op: Map, extent: Extent) -> str | None:

@@ -30,7 +30,9 @@ def cut_ranges(graph: TensorGraph, also: frozenset[str] = frozenset()) -> Tensor
     same: dict[str, str] = {}
     for node in graph.nodes:
         if isinstance(node.op, Gather):
-            made = composed(pusher, node, node.op) if _loads(graph, node.op.arg) else _pick(pusher, node, node.op)
+            loads = _loads(graph, node.op.arg)
+            from_memory = replace(node.op, arg=_sliced_first(pusher, node.op.arg)) if loads else node.op
+            made = composed(pusher, node, from_memory) if loads else _pick(pusher, node, node.op)
             if made is not None:
                 same[node.name] = made
     for node in _uneven_slices(graph, also):
@@ -47,6 +49,17 @@ def cut_ranges(graph: TensorGraph, also: frozenset[str] = frozenset()) -> Tensor
         pusher.table[name] = replace(pusher.table[name], op=Reshape(made))
     graph = replace(pusher.ordered(graph), mutations=mutations)
     return _keep_cuts(graph)
+
+
+def _sliced_first(pusher: Pusher, name: str) -> str:
+    """A view of what an index picked, as a reshape of what it picks from a slice: x[i][:, a:b] -> x[:, a:b][i]."""
+    node, op = pusher.table[name], pusher.table[name].op
+    if isinstance(op, Slice) and op.step == 1 and isinstance(length := node.shape[op.dim], int):
+        return pusher.part(op.arg, Range(op.dim, op.start, length)) or name
+    below = _sliced_first(pusher, op.arg) if isinstance(op, Reshape) else name
+    while isinstance(inner := pusher.table[below].op, Reshape) and below != name:
+        below = inner.arg
+    return name if below == name or isinstance(op, Reshape) and below == op.arg else pusher.reshape(below, node.shape)
 
 
 def _pick(pusher: Pusher, node: TensorNode, op: Gather) -> str | None:

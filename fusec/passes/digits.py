@@ -68,14 +68,17 @@ def refined(common: Pieces, shape: Shape) -> Pieces:
     return Pieces(finer.extents, tuple(common.first[i] for i in finer.first), tuple(common.second[i] for i in finer.first))
 
 
-def terms(maker: Maker, value: str, stride: Extent = 1) -> list[Term]:
-    """An index as a sum of products with sizes."""
+def terms(maker: Maker, value: str, stride: Extent = 1, least: Extent = 1) -> list[Term]:
+    """An index as a sum of products with sizes. A sum without any product with a multiple of `least` stays one value."""
     op = maker.table[value].op
     if isinstance(op, Expand):
-        return terms(maker, op.arg, stride)
+        return terms(maker, op.arg, stride, least)
     if isinstance(op, Reshape) and (dims := _kept_dims(maker.shape(op.arg), maker.shape(value))) is not None:
-        return [(v if v is None else _moved(maker, v, dims, len(maker.shape(value))), s) for v, s in terms(maker, op.arg, stride)]
+        below = terms(maker, op.arg, stride, least)
+        return [(v if v is None else _moved(maker, v, dims, len(maker.shape(value))), s) for v, s in below]
     if not isinstance(op, Map) or op.fn not in ("add", "mul") or len(op.args) != 2:
+        return [(value, stride)]
+    if op.fn == "add" and not _has_multiple(maker, value, stride, least):
         return [(value, stride)]
     numbers = [_number(maker, a) for a in op.args]
     if op.fn == "mul":
@@ -83,13 +86,28 @@ def terms(maker: Maker, value: str, stride: Extent = 1) -> list[Term]:
             return [(value, stride)]
         factor, inner = (numbers[0], op.args[1]) if numbers[1] is None else (numbers[1], op.args[0])
         assert factor is not None and isinstance(inner, str)
-        return terms(maker, inner, _times(factor, stride))
+        return terms(maker, inner, _times(factor, stride), least)
     if any(isinstance(n, int) and n < 0 for n in numbers):
         return [(value, stride)]
     out: list[Term] = []
     for a, n in zip(op.args, numbers):
-        out += [(None, _times(n, stride))] if n is not None else terms(maker, str(a), stride)
+        out += [(None, _times(n, stride))] if n is not None else terms(maker, str(a), stride, least)
     return out
+
+
+def _has_multiple(maker: Maker, value: object, stride: Extent, least: Extent) -> bool:
+    """Whether a sum has a term whose stride is a multiple of `least`."""
+    if least == 1 or (quotient(stride, least)) is not None:
+        return True
+    op = maker.table[value].op if isinstance(value, str) else None
+    if isinstance(op, (Expand, Reshape)):
+        return _has_multiple(maker, op.arg, stride, least)
+    if not isinstance(op, Map) or op.fn not in ("add", "mul") or len(op.args) != 2:
+        return False
+    if op.fn == "add":
+        return any(_has_multiple(maker, a, stride, least) for a in op.args)
+    numbers = [_number(maker, a) for a in op.args]
+    return any(n is not None and _has_multiple(maker, a, _times(n, stride), least) for n, a in zip(numbers, reversed(op.args)))
 
 
 def _kept_dims(before: Shape, after: Shape) -> dict[int, int] | None:
@@ -108,6 +126,13 @@ def _moved(maker: Maker, value: str, dims: dict[int, int], rank: int) -> str:
 
 
 def _number(maker: Maker, operand: object) -> Extent | None:
+    """The constant or the size that an operand is, products of sizes among them."""
+    if isinstance(operand, str):
+        op = maker.table[operand].op
+        if not isinstance(op, Map) or op.fn not in ("identity", "mul") or maker.shape(operand) != ():
+            return None
+        factors = [_number(maker, a) for a in op.args]
+        return None if None in factors else _product(tuple(n for n in factors if n is not None))
     if isinstance(operand, Lit):
         return int(operand.value)
     if isinstance(operand, Size):
@@ -115,6 +140,13 @@ def _number(maker: Maker, operand: object) -> Extent | None:
         extent: Extent = argument.shape[operand.dim]
         return extent
     return None
+
+
+def _product(sizes: tuple[Extent, ...]) -> Extent:
+    total: Extent = 1
+    for n in sizes:
+        total = _times(total, n)
+    return total
 
 
 def _times(a: Extent, b: Extent) -> Extent:
@@ -129,8 +161,14 @@ def digits(maker: Maker, index: str, extents: tuple[Extent, ...]) -> list[str] |
     strides: list[Extent] = [1]
     for extent in reversed(extents[1:]):
         strides.insert(0, _times(strides[0], extent))
+    tried = (_digits(maker, index, extents, strides, least) for least in reversed(strides))
+    return next((found for found in tried if found is not None), None)
+
+
+def _digits(maker: Maker, index: str, extents: tuple[Extent, ...], strides: list[Extent], least: Extent) -> list[str] | None:
+    """The same with the index's sums taken apart in one way; `least` as in `terms`."""
     shares: list[list[Term]] = [[] for _ in extents]
-    for value, stride in terms(maker, index):
+    for value, stride in terms(maker, index, 1, least):
         bounded = _top(maker, value, 1) is not None
         for place, s in enumerate(strides):
             step = _times_in(stride, s)
@@ -143,7 +181,22 @@ def digits(maker: Maker, index: str, extents: tuple[Extent, ...]) -> list[str] |
             return None
     if sum(map(len, shares)) < 2 or not all(_fits(maker, share, n) for share, n in zip(shares, extents)):
         return None
-    return [_sum(maker, maker.table[index], share) for share in shares]
+    like = maker.table[index]
+    found = [_sum(maker, like, share) for share in shares]
+    for place, share in enumerate(shares):
+        outer = next((p for p in reversed(range(place)) if shares[p]), -1) + 1
+        if outer < place and share and any(_top(maker, value, step) is None for value, step in share):
+            found[outer:place + 1] = _divided(maker, like, found[place], extents[outer:place + 1])
+    return found
+
+
+def _divided(maker: Maker, like: TensorNode, value: str, extents: tuple[Extent, ...]) -> list[str]:
+    """The digits of one value that runs over several pieces, since nothing counts along the outer ones."""
+    found: list[str] = []
+    for n in reversed(extents[1:]):
+        found.insert(0, maker.map(like, "mod", (value, maker.size(n)), "i64"))
+        value = maker.map(like, "floordiv", (value, maker.size(n)), "i64")
+    return [value, *found]
 
 
 def _times_in(stride: Extent, inner: Extent) -> int:
@@ -187,34 +240,38 @@ def _sum(maker: Maker, like: TensorNode, share: list[Term]) -> str:
     return total if constant == 0 else maker.map(like, "add", (total, Lit(constant)), "i64")
 
 
-def core(maker: Maker, index: str) -> Core:
-    """The value behind repeats, unit dims, integer casts and the wrap of negative values, with the index's dims it runs along."""
+def core(maker: Maker, index: str, extent: Extent | None = None) -> Core:
+    """The value behind repeats, unit dims, integer casts and the wrap of negative values, with the index's dims it runs along.
+
+    extent: of the dim that it indexes; a wrap by another size makes another slot of it. None: for values that are nowhere negative.
+    """
     shape = maker.shape(index)
-    return _core(maker, index, tuple(d for d, n in enumerate(shape) if n != 1))
+    return _core(maker, index, tuple(d for d, n in enumerate(shape) if n != 1), extent)
 
 
-def _core(maker: Maker, name: str, places: tuple[int, ...]) -> Core:
+def _core(maker: Maker, name: str, places: tuple[int, ...], extent: Extent | None) -> Core:
     """`places`: for each dim of `name` that is not a unit dim the dim of the index that it is."""
     node = maker.table[name]
     op, own = node.op, tuple(d for d, n in enumerate(node.shape) if n != 1)
-    if isinstance(op, Map) and (below := _same_number(maker, node, op)) is not None:
+    if isinstance(op, Map) and (below := _same_number(maker, node, op, extent)) is not None:
         lead = len(node.shape) - len(maker.shape(below))
         kept = {d + lead for d, n in enumerate(maker.shape(below)) if n != 1}
-        return _core(maker, below, tuple(p for d, p in zip(own, places) if d in kept))
+        return _core(maker, below, tuple(p for d, p in zip(own, places) if d in kept), extent)
     if isinstance(op, Expand):
         lead = len(node.shape) - len(maker.shape(op.arg))
         kept = {d + lead for d, n in enumerate(maker.shape(op.arg)) if n != 1}
-        return _core(maker, op.arg, tuple(p for d, p in zip(own, places) if d in kept))
+        return _core(maker, op.arg, tuple(p for d, p in zip(own, places) if d in kept), extent)
     if isinstance(op, Reshape) and [n for n in maker.shape(op.arg) if n != 1] == [n for n in node.shape if n != 1]:
-        return _core(maker, op.arg, places)
+        return _core(maker, op.arg, places, extent)
     if isinstance(op, Permute):
         by_source = {op.order[d]: p for d, p in zip(own, places)}
-        return _core(maker, op.arg, tuple(by_source[d] for d in sorted(by_source)))
+        return _core(maker, op.arg, tuple(by_source[d] for d in sorted(by_source)), extent)
     return Core(name, places)
 
 
-def _same_number(maker: Maker, node: TensorNode, op: Map) -> str | None:
-    """The operand that a Map of integers passes on: a cast, or i of select(i < 0, i + n, i) (an index counts in one way only)."""
+def _same_number(maker: Maker, node: TensorNode, op: Map, extent: Extent | None) -> str | None:
+    """The operand that a Map of integers passes on: a cast, or i of select(i < 0, i + n, i) (an index counts in one way only), n
+    being the extent of what it indexes where that is given."""
     if op.fn == "identity" and isinstance(op.args[0], str) and maker.table[op.args[0]].dtype in INTS and node.dtype in INTS:
         return op.args[0]
     if op.fn != "select" or not isinstance(op.args[0], str) or not isinstance(op.args[2], str):
@@ -225,4 +282,5 @@ def _same_number(maker: Maker, node: TensorNode, op: Map) -> str | None:
         return None
     if not isinstance(wrapped, Map) or (wrapped.fn, wrapped.args[0]) != ("add", op.args[2]):  # select(i < 0, 0, i) is another slot.
         return None
-    return op.args[2] if _number(maker, wrapped.args[1]) is not None else None
+    whole = _number(maker, wrapped.args[1])
+    return op.args[2] if whole is not None and extent in (None, whole) else None

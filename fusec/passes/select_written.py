@@ -2,8 +2,9 @@
 
     t[i, j] = v; u = t[i]      ->      u[r, k] = select(j[r] == k, v[r], t[i[r], k])
 
-What is written through the index that it is read through belongs to the reader's own row (live rows have distinct slots); along the
-other dims positions are compared. A read that may meet what other rows write is refused, at the read.
+What is written through the index that it is read through belongs to the reader's own row (live rows have distinct slots), and so
+does what is written and read through entries of one table by rows; positions that may differ are compared. A read that may meet
+what other rows write is refused, at the read.
 """
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from ..errors import FusionError
 from ..ir.tensor import Expand, Gather, Input, Iota, Join, Permute, Reshape, Shape, Slice, TensorGraph, TensorNode, Update
 from .atoms import Size as Extent
 from .digits import Core, core, digits
+from .entries import entry
 from .make_nodes import Maker
 from .picks import Coordinate, Named, Reading, element, positions, reading
 from .simplify_tensors import drop_dead, operand_names, renamed, simplify_tensors
@@ -145,8 +147,8 @@ class _Reads(Maker):
         while not isinstance(self.table[name].op, Input) and operand_names(self.table[name].op):
             name = operand_names(self.table[name].op)[0]
         return FusionError(f"this reads {name}, which was just updated (at {update.loc.short}), and may see what other rows write",
-                           reader.loc, "read before the update, or through the index that was written: what other rows write takes "
-                           "a second kernel")
+                           reader.loc, "read before the update, or through the index that was written, or other entries of its "
+                           "table: what other rows write takes a second kernel")
 
     # ---- what was written -------------------------------------------------------------------------------------------------------
 
@@ -188,12 +190,24 @@ class _Reads(Maker):
         pinned: dict[int, int] = {}
         tests = []
         for i, at in write.items():
-            pairs = self._same(core(self, at.value), at, how.at[i], how.pieces.extents[i])
+            extent = how.pieces.extents[i]
+            pairs = self._same(core(self, at.value, extent), at, how.at[i], extent)
             if pairs is None or any(pinned.get(p, d) != d for p, d in pairs):
                 tests.append(i)
             else:
                 pinned.update(pairs)
+        for i in tests:
+            for p, d in self._own_rows(write[i], how.at[i], how.pieces.extents[i]):
+                pinned.setdefault(p, d)
         return pinned, tests
+
+    def _own_rows(self, at: Named, read: Coordinate, extent: Extent) -> list[tuple[int, int]]:
+        """(dim of the index, dim of the result) along the rows, where what is written and what is read are entries of one table."""
+        if isinstance(read, int):
+            return []
+        mine, theirs = entry(self, at.value, extent), entry(self, read.value, extent)
+        same = mine is not None and theirs is not None and mine.table == theirs.table
+        return [(at.dims[mine.row], read.dims[theirs.row])] if same and mine is not None and theirs is not None else []
 
     def _same(self, mine: Core, at: Named, read: Coordinate, extent: Extent) -> list[tuple[int, int]] | None:
         """(dim of the index, dim of the result) of a coordinate that one value of distinct elements writes and reads."""
@@ -202,7 +216,7 @@ class _Reads(Maker):
         if isinstance(read, int):
             counts = isinstance(self.table[mine.value].op, Iota) and self.shape(mine.value) == (extent,)
             return [(at.dims[mine.dims[0]], read)] if counts else None
-        theirs = core(self, read.value)
+        theirs = core(self, read.value, extent)
         return [(at.dims[mine.dims[0]], read.dims[theirs.dims[0]])] if theirs.value == mine.value else None
 
     def _one_write(self, reader: TensorNode, op: Update, how: Reading, old: str, write: dict[int, Named], pinned: dict[int, int],

@@ -64,6 +64,15 @@ def picks(x, i):
     return chosen, x.tanh()[torch.arange(x.shape[0]), i[:, 0]], (x > 0).gather(1, i)
 
 
+def picks_at_sums(cs, idx, at, x):
+    """Columns from a computed one on: of a picked window, of a computed value, at every second place, across two dims."""
+    window = cs[idx]
+    near = at[:, None] + torch.arange(3)
+    flat = x.exp().flatten(1)
+    return (window[:, :, 0].gather(1, near), flat.gather(1, near), window.flatten(1).gather(1, at[:, None] * 2 + torch.arange(3)),
+            flat.gather(1, at[:, None]))
+
+
 def orders(score):
     return score.masked_fill(score < score.topk(3)[0][:, -1:], float("-inf")).softmax(-1), score.argmin(-1)
 
@@ -85,14 +94,69 @@ def circular_convolution(x, state, weight, length, idx):
     return (taps * weight).sum(-1)
 
 
+def attended(query, ctx, pos, first=0):
+    score = torch.einsum("rhd,rtd->rht", query, ctx)
+    live = torch.arange(first, ctx.shape[1] + first) <= pos[:, None]
+    return torch.einsum("rht,rtd->rhd", score.masked_fill(~live[:, None], float("-inf")).softmax(-1), ctx)
+
+
+def append_through_the_table(cache, query, key, table, pos):
+    cache[table.gather(1, pos[:, None]).squeeze(1)] = key
+    return attended(query, cache[table], pos)
+
+
+def two_tokens_through_the_table(cache, query, key, table, pos):
+    cache[table.gather(1, pos[:, None] + torch.arange(2))] = torch.stack([key, key * 2], 1)
+    return attended(query, cache[table], pos, -1)
+
+
+def pages_of_a_table(cache, query, key, table, pos):
+    size = cache.shape[1]
+    cache[table[torch.arange(query.shape[0]), pos // size].long(), pos % size] = key
+    return attended(query, cache[table.long()].flatten(1, 2), pos)
+
+
+def flat_pages(cache, query, key, table, pos):
+    size = cache.shape[1]
+    slot = table.take_along_dim((pos // size)[:, None], 1)[:, 0] * size + pos % size
+    cache.view(-1, key.shape[-1])[slot] = key
+    return attended(query, cache[table].flatten(1, 2), pos)
+
+
+def tokens_of_a_request(cache, query, key, tokens, request, pos):
+    cache[tokens[request, pos]] = key
+    return attended(query, cache[tokens[request]], pos)
+
+
+def moved_between_slots(cache, key, table):
+    cache[table[:, 1]] = cache[table[:, 0]] * 0.5 + key
+    return cache[table[:, 2]] + cache[table[:, 1]]
+
+
+def paged(rows: int, columns: int, *page: int, dtype: torch.dtype = torch.int64) -> Example:
+    table = torch.randperm(24)[:rows * columns].view(rows, columns).to(dtype)
+    table[1] -= 24
+    return dict(cache=n(24, *page, 4), query=n(rows, 2, 4), key=n(rows, 4), table=table, pos=torch.tensor([1, 4, 3, 0])[:rows])
+
+
 STEPS: dict[str, tuple[Callable[..., Any], Callable[[int], Example]]] = {
     "append_and_attend": (append_and_attend, lambda r: dict(cache=n(9, 2, 6, 4), query=n(r, 2, 4), key=n(r, 2, 4), **pages(r, 6))),
+    "append_through_the_table": (append_through_the_table, lambda r: paged(r, 6)),
+    "two_tokens_through_the_table": (two_tokens_through_the_table, lambda r: paged(r, 6)),
+    "pages": (pages_of_a_table, lambda r: paged(r, 3, 2, dtype=torch.int32)),
+    "flat_pages": (flat_pages, lambda r: paged(r, 3, 2)),
+    "tokens_of_a_request": (tokens_of_a_request, lambda r: dict(
+        {k: v for k, v in paged(r, 6).items() if k != "table"}, request=torch.tensor([2, 0, -1, 1]),
+        tokens=torch.randperm(24).view(4, 6))),
+    "moved_between_slots": (moved_between_slots, lambda r: {k: v for k, v in paged(r, 3).items() if k not in ("query", "pos")}),
     "ring": (ring, lambda r: dict(ring=n(r, 5, 4), x=n(r, 4), pos=torch.randint(0, 5, (r,)), weight=n(4, 4))),
     "swapped": (swapped, lambda r: dict(state=n(r, 5, 4))),
     "one_hot": (one_hot, lambda r: dict(i=torch.randint(0, 5, (r,)), x=n(r, 5))),
     "read_of_a_written_slot": (read_of_a_written_slot, lambda r: dict(pool=n(9, 6, 4), new=n(r, 6, 4), **pages(r, 6))),
     "read_of_a_clamped_slot": (read_of_a_clamped_slot, lambda r: dict(
         pool=n(9, 6, 4), new=n(r, 4), slots=torch.randperm(9)[:r], which=torch.tensor([2, -1, 0, -3])[:r])),
+    "picks_at_sums": (picks_at_sums, lambda r: dict(cs=n(9, 8, 2), idx=torch.randperm(9)[:r], at=torch.tensor([5, 0, 4, 2])[:r],
+                                                    x=n(r, 4, 2))),
     "orders": (orders, lambda r: dict(score=n(r, 8))),
     "order_of_integers": (order_of_integers, lambda r: dict(code=-(1 << 40) - torch.randperm(r * 8).view(r, 8))),
     "diagonals": (diagonals, lambda r: dict(square=n(r, 6, 6))),
@@ -130,3 +194,25 @@ def test_a_read_of_what_other_rows_write_is_refused_at_the_read() -> None:
     with pytest.raises(FusionError, match="this reads bank, which was just updated .at other_rows.1.") as caught:
         to_graph(capture(other_rows, example))
     assert "return bank.sum(1)" in str(caught.value)
+
+
+def another_rows_entries(cache, key, table):
+    cache[table[:, 0]] = key
+    return cache[table[0]]
+
+
+def what_is_no_entry(cache, key, table):
+    cache[table[:, 0]] = key
+    return cache[table // 2]
+
+
+def counted_from_elsewhere(cache, key, table):
+    cache[torch.where(table < 0, table + 3, table)[:, 0]] = key
+    return cache[table[:, 0]]
+
+
+@pytest.mark.parametrize("fn", [another_rows_entries, what_is_no_entry, counted_from_elsewhere])
+def test_what_is_no_entry_of_the_own_row_is_refused(fn: Callable[..., Any]) -> None:
+    given = dict(cache=n(9, 4), key=n(3, 4), table=torch.randperm(9).view(3, 3))
+    with pytest.raises(FusionError, match="this reads cache, which was just updated"):
+        to_graph(capture(fn, given, {"key": {0: "rows"}}))
