@@ -36,7 +36,7 @@ def differences(reference: Callable[..., Any], call: Callable[[dict[str, torch.T
     for i, (w, g) in enumerate(zip(want, got)):
         if outputs is not None and i not in outputs:
             continue
-        found += _differs(f"output {i}", g.reshape(w.shape), w, given and given["out"])
+        found += _differs(f"output {i}", g.reshape(w.shape), w, given["out"] if given else None)
     for name in mutated:
         w, g = theirs[name], mine[name]
         if slots is not None:
@@ -46,7 +46,7 @@ def differences(reference: Callable[..., Any], call: Callable[[dict[str, torch.T
             if bool(touched.flatten(1).any(1)[rest].any()):
                 found.append(f"{name}: slots that no row owns were written")
             w, g = w[slots.long()], g[slots.long()]
-        found += _differs(name, g, w, given and given["state"])
+        found += _differs(name, g, w, given["state"] if given else None)
     return found
 
 

@@ -149,7 +149,7 @@ def make_inputs(case: Case, artifact: Artifact, sets: int, device: str = "cuda")
 
 def row_dims(artifact: Artifact) -> dict[str, int | None]:
     """The dim of each argument that counts rows, None where there is none."""
-    rows = artifact.graph.rows
+    rows = str(artifact.graph.rows)
     found: dict[str, int | None] = {}
     for a in artifact.graph.arguments:
         dims = [d for d, n in enumerate(a.shape) if not isinstance(n, int) and rows in map(str, n.free_symbols)]

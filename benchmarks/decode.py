@@ -94,7 +94,8 @@ def device_arch() -> str:
     from fusec.errors import TargetError
     from fusec.target import of_capability
     try:
-        return of_capability(*torch.cuda.get_device_capability(), torch.cuda.get_device_name())
+        major, minor = torch.cuda.get_device_capability()
+        return of_capability(major, minor, torch.cuda.get_device_name())
     except TargetError as error:
         click.echo(f"{error}: nothing to time", err=True)
         sys.exit(2)
