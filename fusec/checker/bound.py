@@ -2,13 +2,15 @@
 
 A running error analysis. Every float has, beside its value, an error: how far it may be away. An input has none. A function of
 uncertain operands is evaluated at the corners of what they may be, sums add their terms' errors, a maximum takes the largest.
-The errors are born at the written roundings alone: there the fp32 tolerance is added to the operand's error, and what counts is how
-far the *rounded* value can get. Where no midpoint lies within reach that is 0, so an error is only granted where a flip can happen;
-where one does, it is an ulp, the most that the contract allows.
+At a written rounding the fp32 tolerance is added to the operand's error, and what counts is how far the *rounded* value can get.
+Where no midpoint lies within reach that is 0, so an error is only granted where a flip can happen; where one does, it is an ulp,
+the most that the contract allows. A value in fp32 has the error of its own last bits (`unit`, of a sum that of its terms): next to the
+fp32 tolerance it is nothing, but where terms all but cancel it is most of what is left.
 """
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field, replace
 
 from ..errors import Loc
@@ -16,20 +18,27 @@ from ..ir.axis import Axis
 from ..ir.dtype import FLOATS, NARROW
 from ..ir.graph import Graph, Join, Map, Node, Op, Reduce, Ref, Store
 from ..ir.scalar import Lit
-from .probes import moves
-from .surgery import fresh, prune
+from .probes import Probe, moves, probes
+from .surgery import extents, fresh, prune, store_all
 
 BOUND = "bound_"
-LOGIC = frozenset({"and", "or", "not", "lt", "le", "gt", "ge", "eq", "ne"})
+EXACT = frozenset({"identity", "select", "neg", "abs", "max", "min", "maxnum", "minnum", "floor", "ceil", "round", "trunc", "sign"})
+"""Functions whose fp32 result is no further off than their operands."""
 
 
 @dataclass(slots=True)
 class _Build:
-    """Nodes under construction; `error` names the value that holds a value's error (of a bool: whether it may be the other)."""
+    """Nodes under construction; `error` names the value that holds a value's error (of a bool: whether it may be the other).
+
+    flips: whether written roundings may turn out otherwise. Where not, `before` has the errors of what they round, which end there.
+    """
 
     graph: Graph
     rtol: float
     atol: float
+    unit: float
+    flips: bool = True
+    before: dict[str, str] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     error: dict[str, str] = field(default_factory=dict)
     stored: dict[str, None] = field(default_factory=dict)
@@ -54,24 +63,51 @@ class _Build:
         return self.map("maxnum", axes, gap, Lit(0.0))
 
 
-def reach(graph: Graph, rtol: float, atol: float) -> tuple[Graph, tuple[str, ...]]:
+def reach(graph: Graph, rtol: float, atol: float, unit: float = 0.0) -> tuple[Graph, tuple[str, ...]]:
     """(graph, tensors): for each float tensor T that `graph` stores to, an argument `bound_T` of T's shape, f32, given as zeros.
 
-    Running it in fp64 leaves there how far each element may be from the model's beyond the fp32 tolerance.
+    Running it in fp64 leaves there how far each element may be from the model's beyond the fp32 tolerance. unit: what an fp32
+    function may be off by, relative to its value; 0: fp32 is exact.
     """
-    build = _Build(graph, rtol, atol)
+    build = _Build(graph, rtol, atol, unit)
     for node in graph.nodes:
-        if isinstance(node.op, Store):
-            _store(build, node)
-            continue
-        build.nodes.append(node)
-        if node.dtype in FLOATS or node.dtype == "bool":
-            found = _error(build, node)
-            if found is not None:
-                build.error[node.name] = found.value
+        _visit(build, node)
+    return _derived(build, ())
+
+
+def noise(graph: Graph, nodes: tuple[Node, ...], unit: float) -> tuple[Graph, tuple[str, ...]]:
+    """The same of fp32 alone, as if each written rounding turned out like the model's; also of the probes at `nodes`, of a narrow
+    one before it is rounded.
+    """
+    build = _Build(graph, 0.0, 0.0, unit, flips=False)
+    probed = {p.value: p for p in probes(graph, nodes)}
+    for node in graph.nodes:
+        _visit(build, node)
+        found = build.before.get(node.name) or build.error.get(node.name)
+        if node.name in probed and found is not None:
+            probe = probed[node.name]
+            held = Node(f"err_{probe.tensor}", Map("identity", (Ref(found),)), node.axes, "f32", node.loc)
+            build.nodes += [held, store_all(held, BOUND + probe.tensor, probe.axes)]
+    return _derived(build, tuple(p for p in probed.values() if build.before.get(p.value) or build.error.get(p.value)))
+
+
+def _visit(build: _Build, node: Node) -> None:
+    if isinstance(node.op, Store):
+        _store(build, node)
+        return
+    build.nodes.append(node)
+    if node.dtype in FLOATS or node.dtype == "bool":
+        found = _error(build, node)
+        if found is not None:
+            build.error[node.name] = found.value
+
+
+def _derived(build: _Build, probed: tuple[Probe, ...]) -> tuple[Graph, tuple[str, ...]]:
+    graph = build.graph
     added = tuple(fresh(BOUND + t, "f32", graph.tensors[t].shape) for t in build.stored)
+    added += tuple(fresh(BOUND + p.tensor, "f32", extents(p.axes)) for p in probed)
     out = replace(graph, nodes=tuple(build.nodes), arguments=graph.arguments + added, outputs=())
-    return prune(out), tuple(build.stored)
+    return prune(out), tuple(t.name.removeprefix(BOUND) for t in added)
 
 
 def _store(build: _Build, node: Node) -> None:
@@ -90,7 +126,7 @@ def _error(build: _Build, node: Node) -> Ref | None:
         return _joined(build, node, op)
     if isinstance(op, Reduce):
         found = _reduced(build, node, op)
-        return _rounded(build, node, found) if node.dtype in NARROW else found
+        return _rounded(build, node, found) if node.dtype in NARROW else _with_own(build, node, found)
     if not isinstance(op, Map):
         return None
     if moves(build.graph, node):
@@ -98,7 +134,29 @@ def _error(build: _Build, node: Node) -> Ref | None:
         known = isinstance(ref, Ref) and build.error.get(ref.value)
         return build.map("identity", node.axes, replace(ref, value=known)) if known else None
     found = _select(build, node, op) if op.fn == "select" else _corners(build, node, op)
-    return _rounded(build, node, found) if node.dtype in NARROW else found
+    return _rounded(build, node, found) if node.dtype in NARROW else _with_own(build, node, found)
+
+
+def _with_own(build: _Build, node: Node, found: Ref | None) -> Ref | None:
+    """The error of an fp32 value with what computing it in fp32 adds."""
+    own = _own(build, node) if node.dtype == "f32" else None
+    return found if own is None else own if found is None else build.map("add", node.axes, found, own)
+
+
+def _own(build: _Build, node: Node) -> Ref | None:
+    """What computing a value in fp32 may put it off by."""
+    op, axes = node.op, node.axes
+    if not build.unit or isinstance(op, Map) and op.fn in EXACT:
+        return None
+    size, unit = build.map("abs", axes, Ref(node.name)), build.unit
+    if isinstance(op, Reduce):
+        if op.monoid not in ("sum", "dot", "prod"):
+            return None
+        unit *= 1 + math.sqrt(math.prod(a.extent if isinstance(a.extent, int) else 1 for a in op.axes)) / 4
+        if op.monoid != "prod":
+            sizes = tuple(replace(a, value=build.map("abs", build.graph.table[a.value].axes, Ref(a.value)).value) for a in op.args)
+            size = build.add(Reduce(op.monoid, sizes, op.axes), axes)
+    return build.map("mul", axes, size, Lit(unit))
 
 
 def _joined(build: _Build, node: Node, op: Join) -> Ref | None:
@@ -178,9 +236,15 @@ def _corners(build: _Build, node: Node, op: Map) -> Ref | None:
     return out
 
 
-def _rounded(build: _Build, node: Node, before: Ref | None) -> Ref:
+def _rounded(build: _Build, node: Node, before: Ref | None) -> Ref | None:
     """The error after the rounding: how far the rounded value gets while the operand stays within its error and the tolerance."""
     axes = node.axes
+    if not build.flips:
+        own = _own(build, node)
+        both = before if own is None else own if before is None else build.map("add", axes, before, own)
+        if both is not None:
+            build.before[node.name] = both.value
+        return None
     exact = build.add(node.op, axes)
     slack = build.map("fma", axes, build.map("abs", axes, exact), Lit(build.rtol), Lit(build.atol))
     width = slack if before is None else build.map("add", axes, slack, before)

@@ -13,6 +13,8 @@ from .ulp import MANTISSA, is_nan, same_bits, ulp_distance
 
 RTOL, ATOL, SHARE = 2e-5, 1e-6, 1e-3
 """What fp32 values may differ by, and the share of a production build's elements that may lie outside of it."""
+UNIT = 2.0 ** -22
+"""What one fp32 function may be off by, relative to its value: two ulps (C2); it shows where values all but cancel."""
 
 Place = Callable[[tuple[int, ...]], tuple[str, Loc, int | None]]
 """Coordinates of an element -> the value it is, the value's location, and its row."""
@@ -102,10 +104,15 @@ def _only(excess: Tensor, among: Tensor | None) -> Tensor:
     return excess if among is None else excess.masked_fill(~among, 0.0)
 
 
-def rounded_within_one_ulp(subject: Subject, kernel: Tensor, model: Tensor, dtype: torch.dtype) -> Compared:
+Noise = Callable[[], Tensor]
+"""Computed only where something is outside of the tolerance: how far fp32 itself may put each element off, fp64 of its shape."""
+
+
+def rounded_within_one_ulp(subject: Subject, kernel: Tensor, model: Tensor, dtype: torch.dtype,
+                           noise: Noise | None = None) -> Compared:
     """A probe (fp32) of a value that is written as rounded to `dtype`: a number of that type, at most one away from the model's.
 
-    Where a sum's terms all but cancel, numbers that the fp32 tolerance does not tell apart can be several of the type's apart.
+    Where a sum's terms all but cancel, numbers that fp32 does not tell apart can be several of the type's apart.
     """
     rule = f"rounded to {str(dtype).removeprefix('torch.')}, within 1 ulp"
     wrong = _mismatch(subject, rule, kernel, model)
@@ -115,12 +122,15 @@ def rounded_within_one_ulp(subject: Subject, kernel: Tensor, model: Tensor, dtyp
     far = ulp_distance(held, model.to(dtype))
     exact = held.to(kernel.dtype)
     inexact = (exact != kernel) & ~(is_nan(exact) & is_nan(kernel))
-    return _verdict(subject, rule, kernel, model, _ulps(far, kernel, model).masked_fill(inexact, float("inf")), far)
+    ulps = _ulps(far, kernel, model)
+    if noise is not None and bool((ulps > 1).any()):
+        ulps = _ulps(far, kernel, model, noise())
+    return _verdict(subject, rule, kernel, model, ulps.masked_fill(inexact, float("inf")), far)
 
 
-def _ulps(far: Tensor, kernel: Tensor, model: Tensor) -> Tensor:
+def _ulps(far: Tensor, kernel: Tensor, model: Tensor, more: Tensor | float = 0.0) -> Tensor:
     """Ulps apart, at most one where the two agree as fp32 values do."""
-    alike = _gap(kernel, model) <= _allowed(model)
+    alike = _gap(kernel, model) <= _allowed(model, more)
     return torch.where(alike, far.clamp(max=1), far).to(torch.float64)
 
 
@@ -137,15 +147,22 @@ def _allowed(model: Tensor, more: Tensor | float = 0.0) -> Tensor:
     return ATOL + RTOL * _wide(model).abs().nan_to_num(0.0, 0.0, 0.0) + more
 
 
-def within_tolerance(subject: Subject, kernel: Tensor, model: Tensor, among: Tensor | None = None) -> Compared:
-    """fp32 values of a check build: rtol 2e-5, atol 1e-6, everywhere. among: bool, which elements count."""
+def within_tolerance(subject: Subject, kernel: Tensor, model: Tensor, among: Tensor | None = None,
+                     noise: Noise | None = None) -> Compared:
+    """fp32 values of a check build: rtol 2e-5, atol 1e-6, everywhere, and more only where terms cancel. among: bool, which elements
+    count."""
     rule = f"within rtol {RTOL:g}, atol {ATOL:g}"
     wrong = _mismatch(subject, rule, kernel, model)
-    return wrong or _verdict(subject, rule, kernel, model, _only(_gap(kernel, model) / _allowed(model), among))
+    if wrong:
+        return wrong
+    excess = _only(_gap(kernel, model) / _allowed(model), among)
+    if noise is not None and bool((excess > 1).any()):
+        excess = _only(_gap(kernel, model) / _allowed(model, noise()), among)
+    return _verdict(subject, rule, kernel, model, excess)
 
 
 def as_production(subject: Subject, kernel: Tensor, model: Tensor, reach: Callable[[], Tensor],
-                  known: Tensor | None = None) -> Compared:
+                  known: Tensor | None = None, noise: Noise | None = None) -> Compared:
     """Values without probes: 99.9 % within the fp32 tolerance, all within what flips of the written roundings can make.
 
     reach: computed only if something is outside of the tolerance: [shape] fp64, how far each element may honestly be away beyond
@@ -161,6 +178,9 @@ def as_production(subject: Subject, kernel: Tensor, model: Tensor, reach: Callab
     excess = gap / allowed
     if known is not None:
         excess = torch.where(known, excess.clamp(max=1.0), excess)
+    if noise is not None and bool((excess > 1).any()):
+        allowed = _allowed(model, noise())
+        excess = torch.minimum(excess, gap / allowed)
     if not bool((excess > 1).any()):
         return _verdict(subject, rule, kernel, model, excess)
     far = reach().to(torch.float64)

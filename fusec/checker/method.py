@@ -25,13 +25,13 @@ from ..ir.dtype import FLOATS
 from ..ir.graph import Graph, Index, Node, Store
 from ..ir.reference import TORCH_DTYPE
 from .attribution import attribute
-from .bound import BOUND, reach
+from .bound import BOUND, noise, reach
 from .cases import rows_at
-from .compare import ATOL, RTOL, Subject, as_production, exactly, rounded_within_one_ulp, within_one_ulp, within_tolerance
+from .compare import ATOL, RTOL, UNIT, Subject, as_production, exactly, rounded_within_one_ulp, within_one_ulp, within_tolerance
 from .facts import facts, row_dim_of
 from .levels import Execute, device_of, interpreted, model, shape_of, sizes
 from .masks import COMPUTED, MOVED, Touched, touched
-from .probes import GIVEN, every_value, probes, roundings, with_given, with_probes
+from .probes import GIVEN, Probe, every_value, probes, roundings, with_given, with_probes
 from .report import Compared, Difference, Findings
 from .storage import changed, clone, key, raw, scramble
 from .ulp import same_bits
@@ -113,6 +113,7 @@ class Scene:
             scramble(storage_of(self.base, storage), keep, question.seed)
         self._free: dict[str, Tensor] | None = None
         self._reach: dict[str, Tensor] | None = None
+        self._noise: dict[tuple[str, ...], dict[str, Tensor]] = {}
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -141,20 +142,27 @@ class Scene:
     def reach(self, tensor: str) -> Tensor:
         """How far each element may be from the free model's beyond the fp32 tolerance."""
         if self._reach is None:
-            self._reach = self._reaches()
+            self._reach = self._bounds(*reach(self.graph, RTOL, ATOL, UNIT))
         found = self._reach.get(tensor)
         return torch.zeros(self._shape(tensor), device=device_of(self.base)) if found is None else found
 
-    def _reaches(self) -> dict[str, Tensor]:
-        """The reach of every stored tensor; rows go in turns of as many as memory has room for."""
-        graph, names = reach(self.graph, RTOL, ATOL)
-        device, known = device_of(self.base), facts(self.graph)
-        along = {n: d for n in names if (d := row_dim_of(self.graph.tensors[n].shape, self.graph.rows)) is not None}
-        whole = {n: torch.zeros(self._shape(n), device=device) for n in names if n not in along}
+    def noise(self, tensor: str, like: Tensor, nodes: tuple[Node, ...] = ()) -> Tensor:
+        """How far fp32 itself may put each element of a stored tensor, or of a probe at one of `nodes`, off."""
+        key_ = tuple(n.name for n in nodes)
+        if key_ not in self._noise:
+            self._noise[key_] = self._bounds(*noise(self.graph, nodes, UNIT))
+        found = self._noise[key_].get(tensor)
+        return torch.zeros(like.shape, device=like.device) if found is None else found.to(torch.float64).nan_to_num(0.0, 0.0, 0.0)
+
+    def _bounds(self, graph: Graph, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """What a graph of bounds leaves for each tensor; rows go in turns of as many as memory has room for."""
+        device, known, shapes = device_of(self.base), facts(self.graph), {n: graph.tensors[BOUND + n] for n in names}
+        along = {n: d for n in names if (d := row_dim_of(shapes[n].shape, self.graph.rows)) is not None}
+        whole = {n: torch.zeros(shape_of(shapes[n], self.known), device=device) for n in names if n not in along}
         parts: dict[str, list[Tensor]] = {n: [] for n in along}
         for rows in self._turns():
             given = self.base if rows is None else rows_at(known, self.base, rows)
-            own = {n: shape_of(self.graph.tensors[n], sizes(self.graph.arguments, given)) for n in along}
+            own = {n: shape_of(shapes[n], sizes(self.graph.arguments, given)) for n in along}
             zeros = {n: torch.zeros(shape, device=device) for n, shape in own.items()}
             interpreted(graph, {**clone(given), **{BOUND + n: t for n, t in {**whole, **zeros}.items()}}, "f64")
             for name, t in zeros.items():
@@ -207,7 +215,8 @@ class Scene:
             known = mask != COMPUTED
             if checked is not None:
                 known = known | same_bits(kernel, checked[tensor])
-            findings.compared.append(as_production(subject, kernel, right, lambda t=tensor: self.reach(t), known))
+            findings.compared.append(as_production(subject, kernel, right, lambda t=tensor: self.reach(t), known,
+                                                    lambda t=tensor, k=kernel: self.noise(t, k)))
         findings.compared += self.untouched(where, after)
 
     def as_check_build(self, where: str, after: Mapping[str, Tensor], expected: Mapping[str, Tensor], nodes: tuple[Node, ...],
@@ -216,19 +225,21 @@ class Scene:
         probed = {p.value: p for p in probes(self.graph, nodes)}
         for node in self.graph.nodes:
             if node.name in probed:
-                self._probe(node, probed[node.name].tensor, where, after, expected, findings)
+                self._probe(node, probed[node.name], where, after, expected, nodes, findings)
             if isinstance(node.op, Store):
                 self._stored(node.op.tensor, where, after, expected, findings)
         findings.compared += self.untouched(where, after)
 
-    def _probe(self, node: Node, tensor: str, where: str, after: Mapping[str, Tensor], expected: Mapping[str, Tensor],
-               findings: Findings) -> None:
-        axes = probes(self.graph, (node,))[0].axes
-        row = next((i for i, a in enumerate(axes) if str(a.extent) == self.graph.rows), None)
-        subject = Subject(node.name, node.loc, tuple(a.name for a in axes) or ("",), where, row)
-        kernel, right = after[tensor], expected[tensor]
-        findings.compared.append(within_tolerance(subject, kernel, right) if node.dtype == "f32" else
-                                 rounded_within_one_ulp(subject, kernel, right, TORCH_DTYPE[node.dtype]))
+    def _probe(self, node: Node, probe: Probe, where: str, after: Mapping[str, Tensor], expected: Mapping[str, Tensor],
+               nodes: tuple[Node, ...], findings: Findings) -> None:
+        row = next((i for i, a in enumerate(probe.axes) if str(a.extent) == self.graph.rows), None)
+        subject = Subject(node.name, node.loc, tuple(a.name for a in probe.axes) or ("",), where, row)
+        kernel, right = after[probe.tensor], expected[probe.tensor]
+
+        def off() -> Tensor:
+            return self.noise(probe.tensor, kernel, nodes)
+        findings.compared.append(within_tolerance(subject, kernel, right, noise=off) if node.dtype == "f32" else
+                                 rounded_within_one_ulp(subject, kernel, right, TORCH_DTYPE[node.dtype], off))
 
     def _stored(self, tensor: str, where: str, after: Mapping[str, Tensor], expected: Mapping[str, Tensor],
                 findings: Findings) -> None:
@@ -240,8 +251,9 @@ class Scene:
         mask = self.touched.masks[tensor]
         if not self._moved(subject, kernel, right, mask, findings):
             return
-        rule = within_tolerance if dtype == "f32" else within_one_ulp
-        findings.compared.append(rule(subject, kernel, right, mask == COMPUTED if kernel.shape == mask.shape else None))
+        among = mask == COMPUTED if kernel.shape == mask.shape else None
+        findings.compared.append(within_one_ulp(subject, kernel, right, among) if dtype != "f32" else
+                                 within_tolerance(subject, kernel, right, among, lambda: self.noise(tensor, kernel)))
 
     def _moved(self, subject: Subject, kernel: Tensor, right: Tensor, mask: Tensor, findings: Findings) -> bool:
         """Compare what is only moved; whether there is anything else to compare."""

@@ -190,8 +190,9 @@ class Copies:
         once = s.hint == "evict_first" and isinstance(_memory(s), Global)
         source, target = (where, registers) if isinstance(s.target, Elem) else (registers, where)
         some = registers.startswith("part(")
-        if same and not once and not some:
-            return f"cute.autovec_copy({source}, {target})"
+        if same and not some:
+            self.uses.names |= {ONCE} if once else set()
+            return f"cute.autovec_copy({source}, {target}{f', l1c_evict_priority={ONCE}' if once else ''})"
         helper = ("load" if isinstance(s.target, Elem) else "store") + ("_part" if some else "")
         if memory == "f8e5m2" and isinstance(s.source, Elem):
             helper = "store_e5m2"

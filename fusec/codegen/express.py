@@ -12,6 +12,9 @@ from ..ir.scalar import COMPOSITES, Lit
 from .scope import LIMIT, Scope, operand_kind, value_kind
 from .spell import ATOM, BOOL, COMPARE, FLOAT, INTEGER, PRODUCT, SHIFT, SUM, TYPES, UNARY, Spelling
 
+ROUNDED_BY = {"bf16": "round_bf16", "f16": "round_f16", "f8e4m3": "round_e4m3", "f8e5m2": "round_e5m2"}
+"""The device function that rounds a value to a type narrower than fp32."""
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -191,16 +194,11 @@ class Expressions:
 
     def _round(self, v: Round) -> Text:
         inner = self.value(v.value)
-        if v.dtype == "f8e4m3":
-            self.uses.helpers.add("round_e4m3")
-            return Text(f"round_e4m3({self.lifted(inner, 'f32')})", ATOM, "f32")
-        if v.dtype == "f8e5m2":
-            self.uses.helpers.add("round_e5m2")
-            return Text(f"round_e5m2({self.lifted(inner, 'f32')})", ATOM, "f32")
+        if v.dtype in ROUNDED_BY:
+            self.uses.helpers.add(ROUNDED_BY[v.dtype])
+            return Text(f"{ROUNDED_BY[v.dtype]}({self.lifted(inner, 'f32')})", ATOM, "f32")
         if v.dtype in FLOATS:
-            wide = self.lifted(inner, "f32")
-            return Text(f"{self.uses.type('f32')}({self.uses.type(v.dtype)}({wide}))" if v.dtype in NARROW else wide,
-                        ATOM if v.dtype in NARROW or inner.kind != "f32" else inner.level, "f32")
+            return Text(self.lifted(inner, "f32"), ATOM if inner.kind != "f32" else inner.level, "f32")
         if v.dtype in INTS:
             if inner.kind == v.dtype:
                 return inner

@@ -18,6 +18,7 @@ from .choose_grid import choose_grid
 from .coordinates import Coordinates
 from .emit import Emitter
 from .forms import reduce_forms
+from .hold_narrow import hold_narrow
 from .levels import assign_levels
 from .linearize import linearize
 from .localize import localize
@@ -25,6 +26,7 @@ from .mask_loads import mask_loads
 from .place import place
 from .problem import Placement, Problem
 from .plan_smem import plan_smem, with_spans
+from .round_once import round_once
 
 
 ONCE_WAVES = 6  # Blocks per multiprocessor up to which marking memory as not needed again pays (docs/falsification.md, rule 3).
@@ -53,8 +55,11 @@ def to_kernel(
     launch = replace(coords.launch(), once_below=ONCE_WAVES * target.multiprocessors)
     body = localize(linearize(problem, placed, levels, emitter))
     sizes = {e.buffer: (e.dtype, prod(e.extents)) for e in emitter.exchanges.values()}
+    tensors = {t.name: t.dtype for t in graph.arguments + graph.fresh}
+    body = round_once(body, tensors, {buffer: dtype for buffer, (dtype, _) in sizes.items()})
     plan = plan_smem(body, sizes, target.smem_per_block)
     body = insert_barriers(_lets(coords, body) + body, plan, lambda a, b: apart(graph, problem.table[a], problem.table[b]))
+    body = hold_narrow(body, tensors)
     schedule = Schedule(
         placed.anchor,
         placed.threads,

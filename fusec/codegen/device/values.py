@@ -1,6 +1,6 @@
 """Device functions about single values: copied into emitted files by name, linted and tested here."""
 import cutlass.cute as cute
-from cutlass import Float8E4M3FN, Float8E5M2, Float32, Int32
+from cutlass import BFloat16, Float8E4M3FN, Float8E5M2, Float16, Float32, Int32
 
 
 @cute.jit
@@ -46,11 +46,26 @@ def floor_mod(a, b):
 
 
 @cute.jit
+def round_bf16(x):
+    """x rounded to bf16, packed: the conversion of a single value is slow."""
+    pair = cute.make_rmem_tensor((2,), Float32)
+    pair.fill(x)
+    return pair.load().to(BFloat16).to(Float32)[0]
+
+
+@cute.jit
+def round_f16(x):
+    """x rounded to fp16, packed: the conversion of a single value is slow."""
+    pair = cute.make_rmem_tensor((2,), Float32)
+    pair.fill(x)
+    return pair.load().to(Float16).to(Float32)[0]
+
+
+@cute.jit
 def round_e4m3(x):
     """x rounded to e4m3, which saturates at 448."""
     pair = cute.make_rmem_tensor((2,), Float32)
-    pair[0] = x
-    pair[1] = x
+    pair.fill(x)
     return pair.load().to(Float8E4M3FN).to(Float32)[0]
 
 
@@ -70,7 +85,6 @@ def as_bits(x):
 def round_e5m2(x):
     """x rounded to e5m2, infinite from 61440 on."""
     pair = cute.make_rmem_tensor((2,), Float32)
-    pair[0] = x
-    pair[1] = x
+    pair.fill(x)
     near = pair.load().to(Float8E5M2).to(Float32)[0]
     return select(cute.math.abs(x) < 61440.0, near, select(x == x, cute.math.copysign(Float32.inf, x), x))

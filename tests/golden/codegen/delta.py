@@ -96,7 +96,7 @@ def delta_step_kernel(
         # step+3
         gState = tile(state, slot * state.stride[0] + (head * 2048 + own_v * 64 + lane_k * 4), 4, (4, 2, 2),
             (1, 32, 256))
-        load(gState, rH, ONCE)
+        cute.autovec_copy(gState, rH, l1c_evict_priority=ONCE)
     if thread < 64:
         k_own = Float32(mK[Int64(row) * 192 + (head * 64 + thread)])
         g_own = mG[Int64(row) * 192 + (head * 64 + thread)]
@@ -141,7 +141,7 @@ def delta_step_kernel(
         # step+8
         gState_2 = tile(state, slot * state.stride[0] + (head * 2048 + own_v * 64 + lane_k * 4), 4, (4, 2, 2),
             (1, 32, 256))
-        store(rH, gState_2, ONCE)
+        cute.autovec_copy(rH, gState_2, l1c_evict_priority=ONCE)
     for i in cutlass.range_constexpr(2):
         rOut[i] = lane_sum(rOut[i], 1, 8)
     if lane_k == 0:

@@ -35,6 +35,14 @@ def maximum(a, b):
 
 
 @cute.jit
+def round_bf16(x):
+    """x rounded to bf16, packed: the conversion of a single value is slow."""
+    pair = cute.make_rmem_tensor((2,), Float32)
+    pair.fill(x)
+    return pair.load().to(BFloat16).to(Float32)[0]
+
+
+@cute.jit
 def lane_sum(value, step: cutlass.Constexpr, lanes: cutlass.Constexpr):
     """The sum over `lanes` lanes, `step` apart: neighbours first, every lane gets it."""
     offset = step
@@ -112,7 +120,7 @@ def norm_quant_kernel(
     # norm+1: residual += x; norm+2: variance
     for c in cutlass.range_constexpr(1):
         for j in cutlass.range_constexpr(8):
-            rRes[j, c] = Float32(BFloat16(rRes[j, c] + rX[j, c]))
+            rRes[j, c] = round_bf16(rRes[j, c] + rX[j, c])
             squares = fma(rRes[j, c], rRes[j, c], squares)
     store(rRes, gResidual)
     squares = lane_sum(squares, 1, 32)
@@ -130,7 +138,7 @@ def norm_quant_kernel(
     peak = Float32(0.0)
     for c in cutlass.range_constexpr(1):
         for j in cutlass.range_constexpr(8):
-            rY[j, c] = Float32(BFloat16(mul(Float32(BFloat16(mul(rRes[j, c], scale_2))), rWt[j, c])))
+            rY[j, c] = round_bf16(mul(round_bf16(mul(rRes[j, c], scale_2)), rWt[j, c]))
             peak = maximum(peak, cute.math.abs(rY[j, c]))
     peak = lane_max(peak, 1, 32)
     if lane == 0:

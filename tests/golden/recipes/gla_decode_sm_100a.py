@@ -5,7 +5,7 @@ anchor: pool_in [pool_2=REG12·LANE8@4, pool_3=WARP6@32·LANE4@1·VEC8]
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Float32, Int64
+from cutlass import Float32, Int64
 from cutlass.cute.nvgpu import CacheEvictionPriority
 
 THREADS = 192
@@ -94,7 +94,7 @@ def gla_decode_kernel(
     rPoolIn = cute.make_rmem_tensor((8, 12), Float32)
     gPool = tile(pool, select_at * pool.stride[0] + (pool_1 * 18432 + pool_2_lane * 192 + warp * 32 + pool_3_lane * 8),
         8, (8, 12), (1, 1536))
-    load(gPool, rPoolIn, ONCE)
+    cute.autovec_copy(gPool, rPoolIn, l1c_evict_priority=ONCE)
     rVIn = cute.make_rmem_tensor((8,), Float32)
     gV = tile(v, Int64(rows) * v.stride[0] + (pool_1 * 192 + warp * 32 + pool_3_lane * 8), 8, (8,), (1,))
     load(gV, rVIn)
@@ -122,13 +122,13 @@ def gla_decode_kernel(
 
     # gla_decode+7
     for pool_3_v in cutlass.range_constexpr(8):
-        rOBf16[pool_3_v] = Float32(BFloat16(rO[pool_3_v]))
+        rOBf16[pool_3_v] = rO[pool_3_v]
     if pool_2_lane == 0:
         gOut = tile(out, Int64(rows) * 768 + (pool_1 * 192 + warp * 32 + pool_3_lane * 8), 8, (8,), (1,))
         store(rOBf16, gOut)
 
     # gla_decode+5
-    store(rH, gPool, ONCE)
+    cute.autovec_copy(rH, gPool, l1c_evict_priority=ONCE)
 
 
 @cute.jit

@@ -65,14 +65,6 @@ def load(source, target, priority: cutlass.Constexpr = CacheEvictionPriority.EVI
     target.store(held.load().to(target.element_type))
 
 
-@cute.jit
-def store(source, target, priority: cutlass.Constexpr = CacheEvictionPriority.EVICT_NORMAL):
-    """Registers to memory, rounded to its element type."""
-    held = cute.make_rmem_tensor(source.shape, target.element_type)
-    held.store(source.load().to(target.element_type))
-    cute.autovec_copy(held, target, l1c_evict_priority=priority)
-
-
 @cute.kernel
 def gla_decode_kernel(
     q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, g: cute.Tensor, pool: cute.Tensor, idx: cute.Tensor,
@@ -108,7 +100,7 @@ def gla_decode_kernel(
     rPoolIn = cute.make_rmem_tensor((4, 3, 6), Float32)
     gPool = tile(pool, select_at * pool.stride[0] + (pool_1 * 18432 + pool_2_warp * 768 + pool_2_lane * 192
         + pool_3_warp * 32 + pool_3_lane * 4), 4, (4, 3, 6), (1, 64, 3072))
-    load(gPool, rPoolIn, ONCE)
+    cute.autovec_copy(gPool, rPoolIn, l1c_evict_priority=ONCE)
     rVIn = cute.make_rmem_tensor((4, 3), Float32)
     gV = tile(v, Int64(rows) * v.stride[0] + (pool_1 * 192 + pool_3_warp * 32 + pool_3_lane * 4), 4, (4, 3), (1, 64))
     load(gV, rVIn)
@@ -141,7 +133,7 @@ def gla_decode_kernel(
         cute.autovec_copy(rOPart, tOWarps)
 
     # gla_decode+5
-    store(rH, gPool, ONCE)
+    cute.autovec_copy(rH, gPool, l1c_evict_priority=ONCE)
     rOParts = cute.make_rmem_tensor((4,), Float32)
     o, o_bf16 = Float32(0.0), Float32(0.0)
     cute.arch.sync_threads()  # o_warps: write → read
@@ -152,7 +144,7 @@ def gla_decode_kernel(
         for turn in cutlass.range_constexpr(4):
             o = o + rOParts[turn]
         # gla_decode+7
-        o_bf16 = Float32(BFloat16(o))
+        o_bf16 = o
         mOut[Int64(rows) * 768 + (pool_1 * 192 + warp * 32 + lane)] = BFloat16(o_bf16)
 
 

@@ -32,6 +32,14 @@ def mul(a, b):
 
 
 @cute.jit
+def round_bf16(x):
+    """x rounded to bf16, packed: the conversion of a single value is slow."""
+    pair = cute.make_rmem_tensor((2,), Float32)
+    pair.fill(x)
+    return pair.load().to(BFloat16).to(Float32)[0]
+
+
+@cute.jit
 def lane_sum(value, step: cutlass.Constexpr, lanes: cutlass.Constexpr):
     """The sum over `lanes` lanes, `step` apart: neighbours first, every lane gets it."""
     offset = step
@@ -171,7 +179,7 @@ def kda_decode_kernel(
                 rSum[weight_0_r] = fma(rWindow[weight_1_r, weight_0_r], rTaps[weight_1_r, weight_0_r], rSum[weight_0_r])
         # kda_decode+11: y
         for weight_0_r in cutlass.range_constexpr(3):
-            rY[weight_0_r] = Float32(BFloat16(silu(rSum[weight_0_r])))
+            rY[weight_0_r] = silu(rSum[weight_0_r])
     gate, sigmoid_1 = Float32(0.0), Float32(0.0)
     if thread >= 128:
         # kda_decode+19: gate; kda_decode+32
@@ -194,12 +202,6 @@ def kda_decode_kernel(
     if thread == 128:
         # kda_decode+21: beta
         sBeta[0] = beta
-    rStateIn = cute.make_rmem_tensor((8, 2, 4), Float32)
-
-    # kda_decode+24
-    gState = tile(state, state_indices_in_at * state.stride[0]
-        + (state_1 * 16384 + warp * 1024 + state_2_lane * 128 + state_3_lane * 8), 8, (8, 2, 4), (1, 8192, 32))
-    load(gState, rStateIn, ONCE)
     if thread < 128:
         # kda_decode+9
         gConvState_2 = tile(conv_state, state_indices_in_at * conv_state.stride[0]
@@ -208,6 +210,12 @@ def kda_decode_kernel(
         gConvState_3 = tile(conv_state, state_indices_in_at * conv_state.stride[0]
             + (state_1 * 128 + warp * 32 + lane + 9216), 1, (3,), (1536,))
         store(rXIn, gConvState_3)
+    rStateIn = cute.make_rmem_tensor((8, 2, 4), Float32)
+
+    # kda_decode+24
+    gState = tile(state, state_indices_in_at * state.stride[0]
+        + (state_1 * 16384 + warp * 1024 + state_2_lane * 128 + state_3_lane * 8), 8, (8, 2, 4), (1, 8192, 32))
+    cute.autovec_copy(gState, rStateIn, l1c_evict_priority=ONCE)
     rYS = cute.make_rmem_tensor((8, 4), Float32)
     cute.arch.sync_threads()  # y_shared: write → read
 
@@ -277,7 +285,7 @@ def kda_decode_kernel(
     # kda_decode+25: delta; kda_decode+28; kda_decode+31
     for state_2_r in cutlass.range_constexpr(2):
         rDelta[state_2_r] = fma(neg_rsqrt_1, rDotRaw[state_2_r], rYS3[state_2_r]) * beta_s
-        rO[state_2_r] = Float32(BFloat16(fma(rDot1BaseRaw[state_2_r], mul_1, rDelta[state_2_r] * dot_1_step)))
+        rO[state_2_r] = round_bf16(fma(rDot1BaseRaw[state_2_r], mul_1, rDelta[state_2_r] * dot_1_step))
         sum_3_part = fma(rO[state_2_r], rO[state_2_r], sum_3_part)
 
     # kda_decode+26: h
@@ -293,7 +301,7 @@ def kda_decode_kernel(
         sSum3Warps[warp] = sum_3_part
 
     # kda_decode+27
-    store(rH1, gState, ONCE)
+    cute.autovec_copy(rH1, gState, l1c_evict_priority=ONCE)
     rSum3Parts = cute.make_rmem_tensor((8,), Float32)
     cute.arch.sync_threads()  # sum_3_warps: write → read
 
@@ -308,8 +316,7 @@ def kda_decode_kernel(
 
     # kda_decode+32
     for state_2_r in cutlass.range_constexpr(2):
-        rMul6Bf16[state_2_r] = Float32(
-            BFloat16(rO[state_2_r] * rsqrt_2 * rNormWeightInS[state_2_r] * rSigmoid1S[state_2_r]))
+        rMul6Bf16[state_2_r] = rO[state_2_r] * rsqrt_2 * rNormWeightInS[state_2_r] * rSigmoid1S[state_2_r]
     if state_3_lane == 0:
         gOut = tile(out, Int64(rows) * 1536 + (state_1 * 128 + warp * 8 + state_2_lane), 1, (2,), (64,))
         store(rMul6Bf16, gOut)

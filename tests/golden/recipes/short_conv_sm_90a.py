@@ -5,7 +5,7 @@ anchor: weight_in [window_1=WARP2@32·LANE32@1·REG4, weight_1=VEC4]
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Float32, Int64
+from cutlass import Float32, Int64
 from cutlass.cute.nvgpu import CacheEvictionPriority
 
 THREADS = 64
@@ -105,7 +105,7 @@ def short_conv_kernel(x: cute.Tensor, window: cute.Tensor, weight: cute.Tensor, 
         for weight_1_v in cutlass.range_constexpr(4):
             rSum[window_1_r] = fma(rFull[weight_1_v, window_1_r], rWeightIn[weight_1_v, window_1_r], rSum[window_1_r])
     for window_1_r in cutlass.range_constexpr(4):
-        rSiluBf16[window_1_r] = Float32(BFloat16(silu(rSum[window_1_r])))
+        rSiluBf16[window_1_r] = silu(rSum[window_1_r])
     if warp * 128 + lane * 4 < 200:
         gOut = tile(out, Int64(rows) * 200 + (warp * 128 + lane * 4), 4, (4,), (1,))
         store(rSiluBf16, gOut)
