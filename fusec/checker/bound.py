@@ -4,8 +4,8 @@ A running error analysis. Every float has, beside its value, an error: how far i
 uncertain operands is evaluated at the corners of what they may be, sums add their terms' errors, a maximum takes the largest.
 At a written rounding the fp32 tolerance is added to the operand's error, and what counts is how far the *rounded* value can get.
 Where no midpoint lies within reach that is 0, so an error is only granted where a flip can happen; where one does, it is an ulp,
-the most that the contract allows. A value in fp32 has the error of its own last bits (`unit`, of a sum that of its terms): next to the
-fp32 tolerance it is nothing, but where terms all but cancel it is most of what is left.
+the most that the contract allows. A value in fp32 has the error of its own last bits (`unit`, of a sum that of its terms): next to
+the fp32 tolerance it is nothing, but where terms all but cancel it is most of what is left.
 """
 from __future__ import annotations
 
