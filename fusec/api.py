@@ -166,6 +166,7 @@ class Fused(Dispatcher):
         by_name = dynamic_shapes is None and static is not None
         self.dynamic_shapes = annotations.free_names(annotations.declared(fn), static or {}) if by_name else dynamic_shapes
         self._artifacts: list[Artifact] = []
+        self._limits: dict[Any, tuple[dict[str, int], dict[str, int]]] = {}
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Run the step on CUDA tensors; inside the capture of another function it is the plain function that it was."""
@@ -225,14 +226,34 @@ class Fused(Dispatcher):
 
     def _declared_inputs(self, rows: int, device: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Values for declared shapes; an index stays below the size of what it picks from, which the captured graph says."""
-        from .checker.facts import facts
         made = self._layouts(rows, sizes)
-        stand_in = bind_example(self.reference, examples.without_values(made))
-        known = facts(capture_graph(self.reference, stand_in, made.free).need("graph"))
-        limits = {n: known.capacity(n, stand_in) for n in known.indices if n in made.tensors}
+        limits, grown = self._index_limits(made)
+        if grown:
+            made = self._layouts(rows, {**sizes, **grown})
+            limits, _ = self._index_limits(made)
         with torch.random.fork_rng([device] if torch.device(device).type == "cuda" else []):
             torch.manual_seed(EXAMPLE_SEED)
             return bind_example(self.reference, examples.with_values(made, device, limits))
+
+    def _index_limits(self, made: examples.Layouts) -> tuple[dict[str, int], dict[str, int]]:
+        """(what the values of each index argument stay below, sizes of free axes that let the slots of a pool be distinct).
+
+        Captured once for each layout and constants.
+        """
+        from .checker.facts import facts
+        if all(dtype.is_floating_point or dtype == torch.bool for _, dtype in made.tensors.values()):
+            return {}, {}
+        plain = all(isinstance(v, (bool, int, float, str, torch.dtype, type(None))) for v in made.constants.values())
+        key = (tuple(made.tensors.items()), tuple((n, type(v), v) for n, v in made.constants.items()), made.free)
+        if plain and key in self._limits:
+            return self._limits[key]
+        stand_in = bind_example(self.reference, examples.without_values(made))
+        known = facts(capture_graph(self.reference, stand_in, made.free).need("graph"))
+        limits = {n: known.capacity(n, stand_in) for n in known.indices if n in made.tensors}
+        found = limits, examples.grown(self.reference, made, known.slots, limits)
+        if plain:
+            self._limits[key] = found
+        return found
 
     def capture_inputs(self, rows: int = EXAMPLE_ROWS, **sizes: Any) -> tuple[dict[str, Any], Any]:
         """(arguments to capture from, dynamic_shapes) for the given sizes; tensors as declared have no memory."""

@@ -96,6 +96,22 @@ def _constants(fn: Callable[..., Any], specs: Mapping[str, Declared], given: Map
     return found
 
 
+def grown(fn: Callable[..., Any], made: Layouts, slots: Mapping[str, tuple[str, int]], limits: Mapping[str, int]) -> dict[str, int]:
+    """Sizes for free axes along which a written pool has fewer slots than an index has entries: those have to be distinct.
+
+    slots: index -> the written (pool, dim) that it names slots of.
+    """
+    specs, found = declared(fn), dict[str, int]()
+    for index, (pool, dim) in slots.items():
+        if index not in made.tensors or pool not in specs:
+            continue
+        count, axis = int(torch.Size(made.tensors[index][0]).numel()), specs[pool].dims[dim].text
+        have = made.tensors[pool][0][dim]
+        if limits[index] < count and axis in made.free.names and axis != ROWS:
+            found[axis] = max(found.get(axis, 0), -(-have * (count + 1) // max(limits[index], 1)))
+    return found
+
+
 def without_values(made: Layouts) -> dict[str, Any]:
     """Arguments to capture from."""
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -109,14 +109,21 @@ def _index_put(b: Builder, out: Result, x: Value, indices: list[Value | None], v
     return b.permute(b.reshape(new, tuple(x.shape[d] for d in order)), back)
 
 
+def _long(b: Builder, index: Value) -> Value:
+    """The index as a list, where eager mode takes int64 alone."""
+    if index.dtype != "i64":
+        raise b.unsupported(f"an index of type {index.dtype}, which eager mode does not take here", "index.long()")
+    return index if index.rank else b.unsqueeze(index, 0)
+
+
 @op(index_copy=("x, 0, k, y", "x, 1, k, y[:, :3]", "h, 0, k, y.to(h.dtype)"))
 def _index_copy(b: Builder, out: Result, x: Value, dim: int, index: Value, value: Value) -> Value:
-    return b.update(x, value, dim % x.rank, index if index.rank else b.unsqueeze(index, 0))
+    return b.update(x, value, dim % x.rank, _long(b, index))
 
 
 @op(index_fill__int_Scalar="x, 0, k, 2.0")
 def _index_fill(b: Builder, out: Result, x: Value, dim: int, index: Value, value: float) -> Value:
-    return b.update(x, b.fill(value, (1,) * x.rank, x.dtype), dim % x.rank, b.wrap(index, x.shape[dim]))
+    return b.update(x, b.fill(value, (1,) * x.rank, x.dtype), dim % x.rank, b.wrap(_long(b, index), x.shape[dim]))
 
 
 @op(index_reduce=())

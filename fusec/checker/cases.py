@@ -25,13 +25,20 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def dense_like(t: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """An empty tensor of that shape whose dims lie in memory in the order of `t`'s, without gaps."""
-    order = sorted(range(t.dim()), key=lambda d: (-t.stride(d), d))
+    """An empty tensor of that shape whose dims lie in memory in the order of `t`'s, without gaps; what `t` repeats it repeats."""
+    order = [d for d in sorted(range(t.dim()), key=lambda d: (-t.stride(d), d)) if t.stride(d) or t.shape[d] < 2]
     strides, step = [0] * t.dim(), 1
     for dim in reversed(order):
         strides[dim] = step
         step *= max(shape[dim], 1)
     return torch.empty_strided(shape, strides, dtype=t.dtype, device=t.device)
+
+
+def put(out: Tensor, values: Tensor) -> Tensor:
+    """The tensor with the values in it; along a dim that it repeats the first ones."""
+    once = tuple(slice(0, 1) if n > 1 and s == 0 else slice(None) for n, s in zip(out.shape, out.stride()))
+    out[once].copy_(values.expand(out.shape)[once])
+    return out
 
 
 def drawn(t: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -44,12 +51,12 @@ def drawn(t: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tens
         return out
     if not flat.numel():
         source = torch.randn(shape, generator=generator) if t.is_floating_point() else torch.zeros(shape)
-        return out.copy_(source.to(t.dtype))
+        return put(out, source.to(t.dtype))
     pick = torch.randint(0, flat.numel(), shape, generator=generator).to(t.device)
     if not t.is_floating_point():
-        return out.copy_(flat[pick])
+        return put(out, flat[pick])
     vary = 1 + 0.05 * torch.randn(shape, generator=generator).to(t.device)
-    return out.copy_((flat.to(torch.float32)[pick] * vary).to(t.dtype))
+    return put(out, (flat.to(torch.float32)[pick] * vary).to(t.dtype))
 
 
 def _resized(facts: Facts, name: str, t: Tensor, rows: int | None, slots: int | None) -> tuple[int, ...]:
@@ -83,7 +90,7 @@ def renumbered(facts: Facts, inputs: Mapping[str, Any], seed: int, first: int = 
         if t.numel() > free:
             chosen.setdefault(t.numel(), torch.randint(0, max(free, 1), (t.numel(),), generator=generator))
         order = chosen.setdefault(t.numel(), torch.randperm(free, generator=generator)[: t.numel()])
-        out[name] = dense_like(t, tuple(t.shape)).copy_((order + first).view(t.shape).to(t.device))
+        out[name] = put(dense_like(t, tuple(t.shape)), (order + first).view(t.shape).to(t.device))
     return out
 
 
@@ -112,7 +119,7 @@ def absent(facts: Facts, inputs: Mapping[str, Any], every: int = 2) -> Inputs:
 def _relaid(t: Tensor, strides: list[int], offset: int, storage: Tensor) -> Tensor:
     """The values of `t` in other bytes."""
     out = torch.empty(0, dtype=t.dtype, device=t.device).set_(storage.untyped_storage(), offset, t.shape, strides)
-    return out.copy_(t) if t.numel() else out
+    return put(out, t) if t.numel() else out
 
 
 def _bytes(count: int, device: torch.device, seed: int = 5) -> Tensor:
@@ -218,7 +225,7 @@ def rows_at(facts: Facts, inputs: Mapping[str, Any], rows: list[int]) -> Inputs:
         else:
             each = facts.per_row(name)
             picked = taken(t, dim, [r * each + i for r in rows for i in range(each)])
-            out[name] = dense_like(t, tuple(picked.shape)).copy_(picked)
+            out[name] = put(dense_like(t, tuple(picked.shape)), picked)
     return out
 
 

@@ -78,6 +78,12 @@ class Facts:
         found = [p(torch.tensor([-1]), inputs) if p is not None else None for p in self.predicates.get(index, (None,))]
         return all(live is not None and not bool(live.any()) for live in found)
 
+    @property
+    def slots(self) -> dict[str, tuple[str, int]]:
+        """Index arguments of pools that are written, by slots: (pool, dim)."""
+        pairs = ((i, pair) for i, picked in self.indices.items() for pair in picked)
+        return {i: (pool, dim) for i, (pool, dim) in pairs if pool in self.mutated and self.pools[pool] == dim}
+
     def argument(self, name: str) -> Argument:
         return next(a for a in self.arguments if a.name == name)
 

@@ -126,6 +126,37 @@ def test_inputs_are_made_of_declarations():
     assert report.ok, str(report)
 
 
+def appended(key: Float32[Tensor, "rows D"], cache: Float32[Tensor, "slots D"], table: Int[Tensor, "rows columns"],
+             at: Int[Tensor, "rows"]):
+    cache[table.gather(1, at[:, None])[:, 0]] = key
+    return cache[table].sum(1)
+
+
+def test_slots_that_are_written_are_distinct():
+    fused = fusec.fuse(appended, example=dict(D=8, columns=6))
+    made = fused.inputs(5)
+    assert made["table"].unique().numel() == 30 and int(made["table"].max()) < made["cache"].shape[0]
+    assert fused.inputs(5, slots=7)["cache"].shape[0] == 7
+    assert fusec.check(fused.bound(D=8, columns=6), made, level="kernel").ok
+
+
+def test_inputs_are_captured_for_once(monkeypatch):
+    fused = fusec.fuse(step, example=dict(H=2, D=8))
+    seen = []
+    whole = fusec.api.capture_graph
+    monkeypatch.setattr(fusec.api, "capture_graph", lambda *given: seen.append(1) or whole(*given))
+    first = fused.inputs(5)
+    count = len(seen)
+    assert torch.equal(fused.inputs(5)["index"], first["index"]) and len(seen) == count
+    fused.inputs(6)
+    assert len(seen) > count
+
+    def plain(x: Float32[Tensor, "rows D"]):
+        return x * 2
+    count = len(seen)
+    assert fusec.fuse(plain).inputs(3)["x"].shape[0] == 3 and len(seen) == count
+
+
 def test_what_is_missing_is_named():
     fused = fusec.fuse(step)
     with pytest.raises(fusec.FusecError) as error:

@@ -116,6 +116,14 @@ def accumulates(x):
     return torch.zeros(5, 4).index_put((torch.tensor([0, 0, 1]),), x, accumulate=True)
 
 
+def copies_by_int32(x):
+    return torch.zeros(5, 4).index_copy(0, torch.arange(3, dtype=torch.int32), x)
+
+
+def fills_by_int32(x):
+    return x.index_fill(1, torch.arange(2, dtype=torch.int32), 1.0)
+
+
 REFUSED = {
     item: ("item() depends on the values of a tensor", ".item()", "keep it a tensor"),
     mask: ("a size depends on the values of a tensor", "x[x > 0]", "torch.where"),
@@ -138,6 +146,8 @@ REFUSED = {
     by_rows: ("with one row the function computes something else", "return x + 1", "number of rows"),
     by_three: ("rows is fixed to 3", "def by_three", "constant"),
     squeezes: ("with one row the function computes something else", ".squeeze()", "by number"),
+    copies_by_int32: ("an index of type i32", "index_copy", "index.long()"),
+    fills_by_int32: ("an index of type i32", "index_fill", "index.long()"),
     accumulates: ("accumulate=True", "index_put", "distinct"),
 }
 

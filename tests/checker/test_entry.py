@@ -99,3 +99,13 @@ def test_batch_mates_can_be_told_apart():
     graph = written_graph(target(alone, given).stages)
     report = compare_mates("alone", graph, lambda t: {"out": t["x"] * t["w"] + t["x"].mean(0)}, given, "graph")
     assert not report.ok and report.first.rule == "bit for bit" and "of 5" in report.first.where
+
+
+def test_batch_mates_of_arguments_that_repeat_themselves():
+    """Along the rows and along another dim; what is repeated stays so in the batches that are made of it."""
+    def scaled(x, w):
+        return x * w
+
+    for w in (torch.randn(1, 8).expand(5, 8), torch.randn(5, 1).expand(5, 8)):
+        report = check_batch_mates(scaled, dict(x=torch.randn(5, 8), w=w), level="kernel")
+        assert report.ok, str(report)
