@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..ir.dtype import BYTES, register
 from ..ir.geometry import registers, thread_factors
@@ -69,6 +69,18 @@ class Exchanges(Context):
             self.region(layout), (Copy(value(at), Shared(exchange.buffer, offset(at)), loops, width, when, "", self.origin(node)),)
         )
 
+    def _ends(self, key: Read, exchange: Exchange) -> dict[str, int]:
+        """Register loops of a reader that has more positions than the value: a join, of which the value is a shorter part."""
+        extents, bind = dict(zip(exchange.axes, exchange.extents)), dict(key.bind)
+        held: dict[str, int] = {}
+        for axis in exchange.axes:
+            index = bind[axis]
+            own = [(i, n) for a, i, n in registers(key.layout, key.axes) if a == index.axis]
+            if len(own) == 1 and own[0][1] > extents[axis] - index.offset:
+                vector = key.layout.factors(str(index.axis))[own[0][0]].place == VEC
+                held[self.loop_name(str(index.axis), "v" if vector else "r")] = extents[axis] - index.offset
+        return held
+
     def read(self, key: Read) -> Piece:
         node = self.table[key.value]
         exchange = self.buffer(node)
@@ -90,6 +102,8 @@ class Exchanges(Context):
         def value(at: Point) -> Elem:
             return Elem(key.name, tuple(at[a, i] for a, i, _ in registers(key.layout, key.axes)))
 
-        loops, at, width = self._vectorise(key.layout, key.axes, point, offset, value, VECTOR_BYTES // BYTES[node.dtype], when)
+        limit, ends = VECTOR_BYTES // BYTES[node.dtype], self._ends(key, exchange)
+        loops, at, width = self._vectorise(key.layout, key.axes, point, offset, value, 1 if ends else limit, when)
+        loops = tuple(replace(f, extent=min(f.extent, ends.get(f.var, f.extent))) for f in loops)
         declare = Declare(key.name, self.shape(key.layout, key.axes), register(node.dtype), 0.0 if when else None)
         return Piece(self.region(key.layout), (declare, Copy(Shared(exchange.buffer, offset(at)), value(at), loops, width, when)))

@@ -277,3 +277,13 @@ def lots_of_reduce(x, y):
 def masked_mean(x, mask):
     m = mask[:, None, :, None].to(x.dtype)
     return (x * m).sum(2) / m.sum(2).clamp(min=1)
+
+
+@step(lambda r: dict(q=normal(r, 8, 48), cos=normal(r, 16), sin=normal(r, 16)))
+def rope_then_halves(q, cos, sin):
+    rot, rest = q[..., :32], q[..., 32:]
+    c, s = cos[:, None], sin[:, None]
+    a, b = rot[..., ::2], rot[..., 1::2]
+    rot = torch.stack([a * c - b * s, a * s + b * c], -1).flatten(-2)
+    q = torch.cat([rot, rest], -1)
+    return q[..., :24] * 2, q[..., 24:] + 1
