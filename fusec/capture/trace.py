@@ -24,7 +24,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
 
 from ..errors import CaptureError, FusecError, Loc, UnsupportedOp
-from . import bind, structure
+from ..ir import structure
+from . import bind
 from .locate import Locate, of_function, of_traceback
 from .registry import OPS, REMEDIES, nearest
 
@@ -92,7 +93,7 @@ def _entry(fn: Callable[..., Any], call: bind.Call, loc: Loc) -> tuple[torch.nn.
             result = bind.invoke(fn, bind.fill(call.tree, tensors))
         if inspect.isgenerator(result) or inspect.iscoroutine(result):
             raise CaptureError("the function returns a generator", loc, "return tensors")
-        flat = structure.leaves(result) if result is not None else []
+        flat = structure.leaves(result)
         by_id = {id(t): name for name, t in tensors.items()}
         tensor_leaves = [(i, x) for i, x in enumerate(flat) if isinstance(x, torch.Tensor)]
         noted["return"] = _Return(

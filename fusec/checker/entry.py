@@ -17,7 +17,9 @@ from .method import Question, Scene
 from .method import check as compare
 from .report import Compared, Difference, Report
 from .storage import clone
-from .target import Target, eager, folded, production, run_as_kernel, run_on_device, taken_apart, target, written_graph
+from .target import (
+    Target, eager, folded, production, run_as_kernel, run_on_device, taken_apart, target, tensor_outputs, written_graph,
+)
 
 
 def check(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_inputs: Any = None, level: str = "graph", *,
@@ -137,7 +139,7 @@ def _called(goal: Target, scene: Scene, tree: Mapping[str, Any]) -> dict[str, Te
     mine = clone(scene.base)
     flat = leaves(goal.artifact(**fill(tree, mine)))
     torch.cuda.synchronize()
-    return {**mine, **{n: t for n, t in zip(scene.graph.outputs, flat) if not n.startswith("=")}}
+    return {**mine, **{n: t for n, t in zip(tensor_outputs(scene.graph), flat) if not n.startswith("=")}}
 
 
 def _dtype(short: str) -> torch.dtype:
@@ -170,7 +172,7 @@ def compiled(subject: Any, example_inputs: Mapping[str, Any] | Sequence[Any], le
         run = question(goal, stages, stages.need("graph"), tree, level, 0).production
         assert run is not None
         found = run(tensors)
-        return [tensors[n[1:]] if n.startswith("=") else found[n] for n in stages.need("graph").outputs]
+        return [tensors[n[1:]] if n.startswith("=") else found[n] for n in tensor_outputs(stages.need("graph"))]
     return call
 
 

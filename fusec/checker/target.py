@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..capture.bind import bind, fill, invoke
 from ..errors import ArgumentError, CaptureError, FusecError, FusionError
+from ..ir import structure
 from ..ir.graph import Graph
 from ..ir.interpret_kernel import run_kernel
 from ..ir.kernel import KernelSpec
@@ -141,9 +142,10 @@ def eager(target: Target, graph: Graph, tree: Mapping[str, Any]) -> Callable[[di
         with torch.no_grad(), SingleRounding(), full_products():
             found = invoke(target.fn, fill(tree, tensors))
         flat = leaves(found)
-        if len(flat) != len(graph.outputs):
-            raise ArgumentError(f"{graph.name}: the function returns {len(flat)} tensors, the graph has {len(graph.outputs)}")
-        return {n: t.to(device_of(tensors)) for n, t in zip(graph.outputs, flat) if not n.startswith("=")}
+        names = tensor_outputs(graph)
+        if len(flat) != len(names):
+            raise ArgumentError(f"{graph.name}: the function returns {len(flat)} tensors, the graph has {len(names)}")
+        return {n: t.to(device_of(tensors)) for n, t in zip(names, flat) if not n.startswith("=")}
     return run
 
 
@@ -165,11 +167,12 @@ def full_products() -> Iterator[None]:
 
 def leaves(found: Any) -> list[Tensor]:
     """The tensors of what a function returns, in order."""
-    if found is None:
-        return []
-    if isinstance(found, Tensor):
-        return [found]
-    return list(found.values()) if isinstance(found, dict) else list(found)
+    return [x for x in structure.leaves(found) if isinstance(x, Tensor)]
+
+
+def tensor_outputs(graph: Graph) -> tuple[str, ...]:
+    """The outputs without those that are constants."""
+    return tuple(o for o in graph.outputs if not o.startswith("!"))
 
 
 def spec_for(target: Target, graph: Graph, tensors: Mapping[str, Tensor], key: Any) -> KernelSpec:
@@ -244,16 +247,11 @@ def production(target: Target, graph: Graph, tree: Mapping[str, Any], tensors: d
     """A call as a user makes it, into poisoned outputs."""
     out = poisoned(graph, tensors)
     names = graph.outputs
-    given = [tensors[n[1:]] if n.startswith("=") else out[n] for n in names]
+    given = [None if n.startswith("!") else tensors[n[1:]] if n.startswith("=") else out[n] for n in names]
     if graph.structure == "none" or not names:
         target.artifact(**fill(tree, tensors))
     else:
-        packed: Any = given
-        if graph.structure.startswith("dict:"):
-            packed = dict(zip(graph.structure.removeprefix("dict:").split(","), given))
-        elif graph.structure == "tensor":
-            packed = given[0]
-        target.artifact(out=packed, **fill(tree, tensors))
+        target.artifact(out=structure.rebuild(graph.structure, given), **fill(tree, tensors))
     torch.cuda.synchronize()
     return out
 

@@ -249,7 +249,7 @@ class Artifact(Dispatcher):
                             for a in graph.fresh)
         launches = self._launches(graph, everything, names, sizes, device)
         return launch.Plan(device, launches, allocations, apart, names, {n: contract.view(t) for n, t in everything.items()},
-                           launch.returned(graph, names), launch.packer(graph.structure), graph,
+                           launch.returned(graph, names), launch.packer(graph), graph,
                            any(t.requires_grad for t in named.values()))
 
     def _check_constants(self, tree: Mapping[str, Any]) -> None:

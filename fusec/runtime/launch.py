@@ -14,6 +14,7 @@ import torch
 
 from ..errors import ArgumentError
 from ..ir.graph import Graph
+from ..ir.structure import constant, leaves, rebuilder
 from . import contract
 from .overlap import View
 
@@ -84,19 +85,24 @@ def pairs(views: Mapping[str, View], names: Sequence[str], written: Sequence[str
     return tuple(found)
 
 
-def packer(structure: str) -> Callable[[list[torch.Tensor]], Any]:
-    """How the outputs are returned: from the list of them to what the function returns."""
-    if structure == "tensor":
-        return lambda found: found[0]
-    if structure.startswith("dict:"):
-        keys = structure.removeprefix("dict:").split(",")
-        return lambda found: dict(zip(keys, found))
-    others: dict[str, Callable[[list[torch.Tensor]], Any]] = {"tuple": tuple, "list": list, "none": lambda found: None}
-    return others[structure]
+def packer(graph: Graph) -> Callable[[list[torch.Tensor]], Any]:
+    """How the outputs are returned: from the list of the tensors among them to what the function returns."""
+    make = rebuilder(graph.structure)
+    if not any(o.startswith("!") for o in graph.outputs):
+        return make
+    fixed = [(o.startswith("!"), constant(o) if o.startswith("!") else None) for o in graph.outputs]
+
+    def pack(found: list[torch.Tensor]) -> Any:
+        rest = iter(found)
+        return make([value if known else next(rest) for known, value in fixed])
+    return pack
 
 
 def unpack_outputs(graph: Graph, out: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """{fresh output: the caller's tensor} from `out`, which has the structure that the function returns; else an ArgumentError."""
+    """{fresh output: the caller's tensor} from `out`, which has the structure that the function returns; else an ArgumentError.
+
+    What the function returns as a constant may be anything there.
+    """
     structure, names = graph.structure, graph.outputs
     if structure.startswith("dict:"):
         keys = structure.removeprefix("dict:").split(",")
@@ -109,10 +115,16 @@ def unpack_outputs(graph: Graph, out: Any, tensors: Mapping[str, torch.Tensor]) 
         given = list(out)
     elif structure == "none":
         raise ArgumentError("out: expected none, as the function returns nothing")
-    else:
+    elif structure == "tensor":
         given = [out[0] if isinstance(out, (tuple, list)) and len(out) == 1 else out]
+    else:
+        given = leaves(out)
+        if len(given) != len(names):
+            raise ArgumentError(f"out: expected {len(names)} tensors packed as the function packs them, given {_kind(out)}")
     found = {}
     for name, value in zip(names, given):
+        if name.startswith("!"):
+            continue
         tensor = contract.check_kind(f"out ({name})", value)
         if name.startswith("="):
             if tensor is not tensors[name[1:]]:
@@ -130,7 +142,7 @@ def _kind(value: Any) -> str:
 
 def returned(graph: Graph, names: Sequence[str]) -> tuple[int, ...]:
     """The numbers of the tensors that the function returns."""
-    return tuple(names.index(o.removeprefix("=")) for o in graph.outputs)
+    return tuple(names.index(o.removeprefix("=")) for o in graph.outputs if not o.startswith("!"))
 
 
 def check_grid(grid: Sequence[Sequence[int | str]], sizes: Mapping[str, int]) -> bool:

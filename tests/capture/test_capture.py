@@ -1,15 +1,21 @@
 """Captured functions against eager, at other sizes than the example's, mutations included."""
 
 import copy
+import dataclasses
 import functools
+import typing
 
 import pytest
 import torch
 
-from fusec.capture import bind, capture, structure
+import fusec
+from fusec.capture import bind, capture
+from fusec.errors import CaptureError
+from fusec.ir import structure
 from fusec.ir.interpret_tensor import run_tensor
 from fusec.ir.print_tensor import format_tensor
 from fusec.ir.tensor import Gather, Size, Update
+from fusec.runtime import launch
 
 from .steps import STEPS, Config, linear_attention, linear_attention_example, normal, unit
 
@@ -97,6 +103,49 @@ def test_returned_arguments_constants_and_containers():
     assert capture(lambda x: {"a": x + 1}, dict(x=normal(3, 4))).structure == "dict:a"
     for text, values in (("tensor", [1]), ("tuple", [1, 2]), ("list", [1]), ("none", []), ("dict:a,b", [1, 2])):
         assert structure.leaves(structure.rebuild(text, values)) == values or text == "none"
+
+
+class Pair(typing.NamedTuple):
+    y: object
+    more: object
+
+
+@dataclasses.dataclass
+class Result:
+    y: object
+    rest: object
+
+
+PACKED = {
+    "a tuple in a tuple": lambda x: (x * 2, (x + 1, x.exp())),
+    "lists and dicts": lambda x: [(x * 2,), {"b": x + 1, "a": 7}],
+    "a namedtuple": lambda x: Pair(x * 2, None),
+    "a dataclass of a namedtuple": lambda x: Result(x * 2, Pair(x + 1, [x])),
+    "constants in a dict": lambda x: {"y": x * 2, "aux": None, "n": 3},
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_results_are_packed_as_the_function_packs_them(name):
+    x = normal(3, 4)
+    graph = fusec.api.capture_graph(PACKED[name], dict(x=x)).need("graph")
+    want = PACKED[name](x)
+    tensors = [t for t in structure.leaves(want) if isinstance(t, torch.Tensor)]
+    numbers = launch.returned(graph, ["x", *(a.name for a in graph.fresh)])
+    assert len(numbers) == len(tensors)
+    made = launch.packer(graph)(tensors)
+    assert type(made) is type(want) and repr(made) == repr(want)
+    given = launch.unpack_outputs(graph, want, {"x": x})
+    assert list(given) == [a.name for a in graph.fresh]
+    assert fusec.check(PACKED[name], dict(x=x), level="kernel").ok
+
+
+def test_a_class_that_cannot_be_found_again_is_refused():
+    class Inner(Pair):
+        pass
+
+    with pytest.raises(CaptureError, match="returns a Inner, a class that is not found"):
+        capture(lambda x: Inner(x * 2, x), dict(x=normal(3, 4)))
 
 
 def test_an_unused_result_does_not_take_a_state_write_with_it():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fusec.capture.export import capture
-from fusec.capture.structure import leaves
+from fusec.ir.structure import leaves
 from fusec.ir.graph import Graph, Index, Reduce, Store, refs
 from fusec.ir.interpret import run_graph
 from fusec.ir.print_graph import format_graph
