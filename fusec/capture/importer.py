@@ -192,7 +192,8 @@ class Importer:
                 raise UnsupportedOp(
                     f"{target}: a result of dtype {str(t.dtype).removeprefix('torch.')}",
                     self.builder.loc,
-                    "write the step in float32 and narrower; complex numbers as two real tensors",
+                    "write the step in float32 and narrower, and pass in what depends on no argument; "
+                    "complex numbers as two real tensors",
                 )
         self._check_device(node, tensors[0], target)
         result = row.build(self.builder, Result(self.shape(tensors[0]), SHORT_DTYPE[tensors[0].dtype]), *self._operands(node))

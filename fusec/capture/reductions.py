@@ -352,21 +352,33 @@ def _cummax(b: Builder, out: Result, x: Value, dim: int) -> tuple[Value | None, 
     return b.join(parts, dim), None
 
 
-@op(cumsum=("x, 1", "x, 0", "i, 1"), cumprod="x, 1")
+UNROLLED, MOST_FOLDED = 64, 256
+"""Elements of a running fold that are added one after the other, and that are at all: beyond, each result is a fold of its own."""
+
+
+@op(cumsum=("x, 1", "x, 0", "i, 1", "torch.cat([x] * 20, 1), 1", "torch.cat([i] * 20, 1), 1"),
+    cumprod=("x, 1", "torch.cat([x] * 20, 1), 1"))
 def _cumsum(b: Builder, out: Result, x: Value, dim: int, dtype: Any) -> Value:
+    dim %= x.rank
     n = x.shape[dim]
-    if not isinstance(n, int) or n > 64:
+    if not isinstance(n, int) or n > MOST_FOLDED:
         raise b.unsupported(
-            f"a running fold over a dim of {n}", "it is unrolled; at most 64 elements, of a size known at compile time"
+            f"a running fold over a dim of {n}", f"at most {MOST_FOLDED} elements, of a size known at compile time: cut the dim, "
+            "fold each part, and fold what the parts end with"
         )
     fn, wide = ("mul" if b.source.startswith("aten.cumprod") else "add"), "f32" if out.dtype in FLOATS else out.dtype
     x = x if x.dtype in FLOATS else b.cast(x, wide)
+    if n > UNROLLED:
+        place = b.reshape(b.iota(n), (n, 1) + (1,) * (x.rank - dim - 1))
+        mask = b.map("ge", place, b.reshape(b.iota(n), (1, n) + (1,) * (x.rank - dim - 1)), dtype="bool")
+        until = b.map("select", mask, b.unsqueeze(b.cast(x, wide), dim), b.scalar(int(fn == "mul"), wide), dtype=wide)
+        return b.cast(b.reduce("prod" if fn == "mul" else "sum", [until], [dim + 1], wide), out.dtype)
     total, parts = None, []
     for i in range(n):
         part = b.slice(x, dim, i, 1)
         total = b.cast(part, wide) if total is None else b.map(fn, total, part, dtype=wide)
         parts.append(b.cast(total, out.dtype))
-    return b.join(parts, dim % x.rank)
+    return b.join(parts, dim)
 
 
 alias(special_logsumexp="logsumexp")

@@ -124,6 +124,14 @@ def fills_by_int32(x):
     return x.index_fill(1, torch.arange(2, dtype=torch.int32), 1.0)
 
 
+def bits(x):
+    return x.bfloat16().view(torch.int16)
+
+
+def frequencies(x):
+    return x * (10000 ** (torch.arange(4, dtype=torch.float64) / 4)).float()
+
+
 REFUSED = {
     item: ("item() depends on the values of a tensor", ".item()", "keep it a tensor"),
     mask: ("a size depends on the values of a tensor", "x[x > 0]", "torch.where"),
@@ -148,6 +156,8 @@ REFUSED = {
     squeezes: ("with one row the function computes something else", ".squeeze()", "by number"),
     copies_by_int32: ("an index of type i32", "index_copy", "index.long()"),
     fills_by_int32: ("an index of type i32", "index_fill", "index.long()"),
+    bits: ("the bits of bf16 as i16", "view(torch.int16)", "after the call"),
+    frequencies: ("a result of dtype float64", "torch.arange", "pass in what depends on no argument"),
     accumulates: ("accumulate=True", "index_put", "distinct"),
 }
 
