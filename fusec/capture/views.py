@@ -409,6 +409,7 @@ def _bits(b: Builder, out: Result, x: Value, dtype: Any) -> Value:
     if (x.dtype, out.dtype) not in kinds:
         raise b.unsupported(
             f"the bits of {x.dtype} as {out.dtype}",
-            "between float32 and int32 only; pass an argument as a view of that type, and view a result after the call: both cost nothing",
+            "between float32 and int32 only; pass an argument as a view of that type, and view a result after the call: "
+            "both cost nothing",
         )
     return b.map(kinds[x.dtype, out.dtype], x, dtype=out.dtype)

@@ -1,7 +1,8 @@
 """Eager mode as a GPU has it: each elementwise op on narrow floats is computed in fp32 and rounded once.
 
 On the CPU some of PyTorch's kernels round more often than that, depending on where in a vector an element lies (rsqrt of bf16
-rounds the square root as well), round a mean's sum before they divide it, or narrow a Python number before they add it.
+rounds the square root as well), round a mean's sum before they divide it, or narrow a Python number before they add it. Where a
+function leaves an order open, topk(sorted=False), it is the sorted one, which a kernel has too.
 """
 from __future__ import annotations
 
@@ -20,11 +21,13 @@ BESIDES = frozenset({"mean"})
 
 
 class SingleRounding(TorchDispatchMode):
-    """While entered, elementwise ops and means of bf16 and fp16 CPU tensors round once."""
+    """While entered, elementwise ops and means of bf16 and fp16 CPU tensors round once, and topk is sorted."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[1]
+        if name == "topk":
+            args, kwargs = args[:4], {k: v for k, v in kwargs.items() if k != "sorted"}
         plain = name[:-1] if name.endswith("_") and not name.startswith("_") else name
         tensor = [str(r.type) for r in func._schema.returns] == ["Tensor"]
         wanted = tensor and (torch.Tag.pointwise in func.tags or plain in BESIDES)

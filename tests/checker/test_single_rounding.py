@@ -3,6 +3,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import fusec
 from fusec.checker.single_rounding import SingleRounding
 
 OPS = {
@@ -61,3 +62,12 @@ def test_promotion_stays_what_it_is():
         assert (x > 0.1).dtype == torch.bool and torch.where(x > 0, x, 0.1).dtype == torch.bfloat16
         assert torch.equal(x * torch.tensor(0.1), (x.float() * torch.tensor(0.1).bfloat16().float()).bfloat16())
         assert torch.equal(x.masked_fill(x > 0, 2.0), torch.where(x > 0, torch.tensor(2.0).bfloat16(), x))
+
+
+def test_an_order_that_is_left_open_is_the_sorted_one():
+    def router(logits):
+        weight, ids = torch.topk(logits.sigmoid(), 8, dim=-1, sorted=False)
+        return weight / weight.sum(-1, keepdim=True), ids
+    torch.manual_seed(0)
+    report = fusec.check(router, (torch.randn(5, 64),), level="kernel")
+    assert report.ok, str(report)
