@@ -21,6 +21,7 @@ from .emit import Emitter
 from .emit_context import Piece
 from .levels import Levels, before
 from .localize import elements_of
+from .plan_smem import shared_accesses
 from .problem import Placement, Problem
 
 INDEX, LOAD, READ, COMPUTE, LANES, WRITE, STORE, RESIDENT = range(8)
@@ -234,7 +235,9 @@ def assemble(pieces: list[Piece]) -> tuple[Statement, ...]:
         inner = []
 
     for piece in pieces:
-        if piece.when != when:
+        reads = {name for s in piece.body for name, write in shared_accesses(s) if not write}
+        waits = bool(when) and any(write and name in reads for s in inner for name, write in shared_accesses(s))
+        if piece.when != when or waits:  # A barrier stands outside of guards.
             close()
             when = piece.when
         outer = [s for s in piece.body if _early(s)] if when else []

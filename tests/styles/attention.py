@@ -114,3 +114,13 @@ def append_then_attend(q, kc, vc, i, k, v):
     vc[i, 4] = v
     s = torch.einsum("rhd,rthd->rht", q, kc[i]) * 8**-0.5
     return torch.einsum("rht,rthd->rhd", s.softmax(-1), vc[i])
+
+
+@step(lambda r: dict(q=normal(r, 4, 288, dtype=BF16), kv=normal(64, 8, 288, dtype=BF16),
+                     table=torch.randperm(64)[: r * 2].view(r, 2), lens=torch.randint(1, 17, (r,))))
+def latent_pages(q, kv, table, lens):
+    ctx = kv[table].flatten(1, 2).float()
+    s = torch.matmul(q.float(), ctx.transpose(1, 2)) * 0.07
+    s = torch.where(torch.arange(16)[None, None] < lens[:, None, None], s, float("-inf"))
+    lse = torch.logsumexp(s, -1)
+    return torch.matmul((s - lse[..., None]).exp(), ctx[..., :256]).to(q.dtype), lse

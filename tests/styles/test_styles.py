@@ -10,7 +10,8 @@ import fusec
 from . import attention, convolutions, full_size, norms, recurrences
 
 STEPS = {**attention.STEPS, **convolutions.STEPS, **norms.STEPS, **recurrences.STEPS}
-QUICK = ("mqa_scores", "conv_circular", "group_quant_ue8m0", "comba", "gather_accepted", "titans", "rope_then_halves")
+QUICK = ("mqa_scores", "conv_circular", "group_quant_ue8m0", "comba", "gather_accepted", "titans", "rope_then_halves",
+         "latent_pages")
 
 
 @pytest.mark.recipes
