@@ -138,6 +138,8 @@ class _File:
         found = device | {("cutlass", t) for t in self.uses.types}
         if self.spec.smem.total:
             found.add(("cutlass.memory", "SmemAllocator"))
+        if ONCE in self.uses.names:  # Also where no function that is copied names it.
+            found.add(("cutlass.cute.nvgpu", "CacheEvictionPriority"))
         lines = ["import cutlass"] if any("cutlass." in p for p in pieces) else []
         lines.append("import cutlass.cute as cute")
         for module in sorted({m for m, _ in found}):

@@ -320,3 +320,20 @@ def test_a_product_in_parentheses_keeps_them_when_it_ends_in_a_constant() -> Non
     more = (Declare("a", (), "f32", 1.0), Declare("b", (), "f32", 1.0), Declare("c", (), "f32", 0.0),
             Compute((), (Assign(Elem("c"), Apply("mul", (a, inner))),)))
     assert "c = a * (b * 25.0)" in render(dataclasses.replace(spec, body=spec.body + more))
+
+
+def test_an_eviction_priority_is_imported_by_who_names_it():
+    """A state in fp32 goes through no device function: the priority stands in the launch and in the constants alone."""
+    import torch
+
+    from fusec.api import capture_graph
+    from fusec.passes.pipeline import compile as run_passes
+
+    def decayed(state, k, v, g):
+        state.mul_(g[..., None, None]).add_(k[..., None] * v[..., None, :])
+        return state.sum(-1)
+
+    given = dict(state=torch.randn(3, 4, 64, 64), k=torch.randn(3, 4, 64), v=torch.randn(3, 4, 64), g=torch.rand(3, 4))
+    for arch in ("sm_90a", "sm_100a"):
+        source = run_passes(capture_graph(decayed, given).for_arch(arch, {}), arch, until="source").need("source")
+        assert "CacheEvictionPriority." in source and "import CacheEvictionPriority" in source
