@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ..ir.graph import Graph, Map, Node, Reduce, Ref
 from ..ir.rewrite import compose, drop_dead, replace_nodes
+from ..ir.scalar import Lit
 from .fold_reductions import axes_read, waits_for_reduction
 from .names import Names
 
@@ -33,7 +34,7 @@ def _freed(graph: Graph, node: Node, names: Names) -> tuple[Node, Node] | None:
     over = {a.name for a in node.op.axes}
     for side in (0, 1):
         found = _scaled(graph, node.op.args[side], over)
-        if found is None or not waits_for_reduction(graph, found[2].value, over):
+        if found is None or not _waits(graph, found[2], over):
             continue
         fn, vector, scale = found
         args = tuple(vector if i == side else a for i, a in enumerate(node.op.args))
@@ -42,12 +43,24 @@ def _freed(graph: Graph, node: Node, names: Names) -> tuple[Node, Node] | None:
     return None
 
 
-def _scaled(graph: Graph, outer: Ref, over: set[str]) -> tuple[str, Ref, Ref] | None:
-    """(mul or div, y, s) of a value y * s or y / s as its reader sees it, where y has all of the axes `over` and s none."""
+def _waits(graph: Graph, scale: Ref | Lit, over: set[str]) -> bool:
+    return isinstance(scale, Lit) or waits_for_reduction(graph, scale.value, over)
+
+
+def _scaled(graph: Graph, outer: Ref, over: set[str]) -> tuple[str, Ref, Ref | Lit] | None:
+    """(mul or div, y, s) of a value y * s or y / s as its reader sees it, where y has all of the axes `over` and s none.
+
+    s is a constant only where y is such a value in turn, whose scale follows from a reduction.
+    """
     x = graph.table[outer.value]
     if x.dtype != "f32" or not isinstance(x.op, Map) or x.op.fn not in ("mul", "div"):
         return None
     refs = [a for a in x.op.args if isinstance(a, Ref)]
+    constants = [a for a in x.op.args if isinstance(a, Lit)]
+    if len(refs) == 1 and constants and x.op.args[0 if x.op.fn == "div" else x.op.args.index(refs[0])] == refs[0]:
+        vector = compose(outer, refs[0], tuple(i.name for i in graph.table[refs[0].value].axes))
+        below = _scaled(graph, vector, over)
+        return (x.op.fn, vector, constants[0]) if below is not None and _waits(graph, below[2], over) else None
     if len(refs) != 2:
         return None
     seen = [compose(outer, a, tuple(i.name for i in graph.table[a.value].axes)) for a in refs]

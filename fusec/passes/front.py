@@ -16,6 +16,7 @@ from .free_scales import free_scales
 from .merge_axes import merge_axes
 from .nest_joins import nest_join, slice_blocks
 from .select_written import select_written
+from .share_reciprocals import share_reciprocals
 from .simplify import simplify
 from .simplify_tensors import simplify_tensors
 from .split_joins import split_joins
@@ -24,6 +25,7 @@ GRAPH_PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("simplify", simplify),  # First: a cast that is nothing would hide products from their sums.
     ("fold_reductions", fold_reductions),  # Before contraction: a product inside a sum belongs to the dot.
     ("free_scales", free_scales),  # After it: a dot that was distributed has dots of its own to free.
+    ("share_reciprocals", share_reciprocals),  # After both: they look for quotients.
     ("contract_products", contract_products),
     ("simplify", simplify),  # Folding makes values that are equal to others.
     ("merge_axes", merge_axes),  # Last: what told axes apart may be gone by now.

@@ -1,6 +1,6 @@
-"""After this pass the kernel is a list of statements: per level the loads, what can be computed, exchanges, stores, then the resident
-loads. These come last before the barrier: whoever waits for a small load must not queue behind them, and nothing between them and
-the barrier may wait for them. A walk along an axis is one loop between what comes before and after it.
+"""After this pass the kernel is a list of statements: per level the loads, what can be computed, exchanges, stores, then the
+resident loads. These come last before the barrier: whoever waits for a small load must not queue behind them, and nothing between
+them and the barrier may wait for them. A walk along an axis is one loop between what comes before and after it.
 
 A unit is one piece of work of a node (a load, an elementwise op, the three steps of a reduction, a write to or a read from shared
 memory, a store). Ready units are taken by kind, then so that neighbours share a region and a register loop.

@@ -57,17 +57,24 @@ def _kernel(s: Stages) -> Stages:
 
 
 def relaxed(s: Stages) -> Stages | None:
-    """Another kernel in place of one that spills, None where there is none: first without the promise of several blocks per
-    multiprocessor, then with the next layout of the anchor that leaves more of them."""
+    """Another kernel in place of one that spills, None where there is none.
+
+    Where several blocks were to share a multiprocessor: once the next layout of the anchor with which they can, then the kernel
+    without that promise. After it the next layout that leaves more registers.
+    """
     from .back import to_kernel
     kernel = s.need("kernel")
-    if kernel.launch.min_blocks > 1:
-        return _source(replace(s, kernel=replace(kernel, launch=replace(kernel.launch, min_blocks=1))))
+    several = kernel.launch.min_blocks > 1
     avoid = (*s.avoid, s.need("schedule").layout(s.need("schedule").anchor))
+    alone = _source(replace(s, kernel=replace(kernel, launch=replace(kernel.launch, min_blocks=1))))
+    if several and s.avoid:
+        return alone
     try:
         schedule, kernel = to_kernel(s.need("graph"), s.arch, dict(s.alignment) or None, avoid)
     except ResourceError:
-        return None
+        return alone if several else None
+    if several and kernel.launch.min_blocks == 1:
+        return alone
     return _source(replace(s, schedule=schedule, kernel=kernel, avoid=avoid))
 
 

@@ -18,6 +18,9 @@ FEW = 0.4  # The least share of a block's time that a region on few threads cost
 SHUFFLE = 2.5
 GAPS = 1.5  # An access whose neighbours in the warp are not its neighbours in memory: a vector of several accesses.
 LARGE = 4096  # Elements of a block: memory traffic, not issue, is what such an access costs.
+RATE = 20.0  # Bytes of memory per cycle and multiprocessor: about 17 on an H200, 29 by the data sheet of a B200.
+BURST = 64  # Bytes that memory moves at least.
+AGAIN = 0.5  # What a block reads a second time mostly comes from the second-level cache.
 
 
 def free_edge(problem: Problem, reader: str, ref: Ref, producer: Layout, consumer: Layout) -> bool:
@@ -51,9 +54,7 @@ def node_cost(problem: Problem, node: Node, layout: Layout) -> float:
     names = tuple(a.name for a in problem.domain(node))
     count = elements(layout, names)
     if isinstance(node.op, (Load, Store)):
-        vec = max((f.extent for a in names for f in layout.factors(a) if f.place == VEC), default=1)
-        vec = max(vec, _run(problem, node, layout))
-        width = min(vec, problem.vector_bytes(node) // BYTES[node.dtype])
+        vec, width = _widths(problem, node, layout)
         if not names:
             return 2.0
         apart = GAPS if vec > width else 1.0
@@ -63,6 +64,27 @@ def node_cost(problem: Problem, node: Node, layout: Layout) -> float:
     if isinstance(node.op, Reduce):
         return count + _across_threads(problem, node, layout)
     return 0.0
+
+
+def _widths(problem: Problem, node: Node, layout: Layout) -> tuple[int, int]:
+    """Neighbours in memory that a thread holds, and how many of them one access moves."""
+    names = tuple(a.name for a in problem.domain(node))
+    vec = max((f.extent for a in names for f in layout.factors(a) if f.place == VEC), default=1)
+    vec = max(vec, _run(problem, node, layout))
+    return vec, min(vec, problem.vector_bytes(node) // BYTES[node.dtype])
+
+
+def memory_cycles(problem: Problem, anchor: Node, layouts: dict[str, Layout]) -> float:
+    """Cycles that memory takes for what one block accesses of the anchor's domain; pieces shorter than BURST cost as much as it."""
+    total, domain, seen = 0.0, problem.spread(problem.domain(anchor)), list[Load]()
+    for node in problem.graph.nodes:
+        if isinstance(node.op, (Load, Store)) and problem.spread(problem.domain(node)) == domain:
+            layout = layouts[node.name]
+            piece = _neighbours(problem, node, layout, _widths(problem, node, layout)[1])
+            spent = prod(a.size for a in problem.domain(node)) * BYTES[node.dtype] / RATE * max(1.0, BURST / piece)
+            total += spent * (AGAIN if node.op in seen else 1.0)
+            seen += [node.op] if isinstance(node.op, Load) else []
+    return total
 
 
 def _run(problem: Problem, node: Node, layout: Layout) -> int:
@@ -89,13 +111,19 @@ def _across_threads(problem: Problem, node: Node, layout: Layout) -> float:
 
 def _uncoalesced(problem: Problem, node: Node, layout: Layout, width: int) -> float:
     """How much more an access costs than a coalesced one: whole lines count for large ones, sectors a little for small ones."""
+    run = _neighbours(problem, node, layout, width)
+    large = prod(a.size for a in problem.domain(node)) >= LARGE
+    return max(1.0, 128 / run) if large else max(1.0, 32 / run) ** 0.5
+
+
+def _neighbours(problem: Problem, node: Node, layout: Layout, width: int) -> int:
+    """Bytes next to each other that one access of a warp moves, where a thread moves `width` elements."""
     run = width * BYTES[node.dtype]
     near = {name: step for step, name in strides(problem.graph, node)}
     for axis in problem.domain(node):
         if near.get(axis.name) == 1:
             run *= prod(f.extent for _, _, f in thread_factors(layout, (axis.name,)) if f.step < WARP_SIZE)
-    large = prod(a.size for a in problem.domain(node)) >= LARGE
-    return max(1.0, 128 / run) if large else max(1.0, 32 / run) ** 0.5
+    return run
 
 
 def edge_cost(problem: Problem, ref: Ref, producer: Layout, consumer: Layout) -> float:

@@ -43,8 +43,8 @@ class Walk:
 def walks(problem: Problem, anchor: Node, held: int, most: int) -> Iterator[Problem]:
     """The problem with a walk along an axis of the anchor's domain, so that of `held` values a block has at most `most` at a time.
 
-    For each axis the fewest turns and twice as many (registers for a second block), with what feeds the walk made beforehand or in
-    its turn.
+    For each axis the fewest turns, twice and four times as many (registers for a second block), with what feeds the walk made
+    beforehand or in its turn.
     """
     domain = problem.spread(problem.domain(anchor))
     for axis in problem.domain(anchor):
@@ -61,7 +61,8 @@ def walks(problem: Problem, anchor: Node, held: int, most: int) -> Iterator[Prob
 
 
 def _parts(size: int, most: int) -> list[int]:
-    """Elements that a turn may take: at most `most`, and half as many. Powers of two, which threads share without a remainder.
+    """Elements that a turn may take: at most `most`, half and a quarter as many. Powers of two, which threads share without a
+    remainder.
 
     They divide the axis, unless that would take more than twice the turns: then the last turn is short.
     """
@@ -69,7 +70,8 @@ def _parts(size: int, most: int) -> list[int]:
         return []
     part = 1 << (min(most, size - 1).bit_length() - 1)
     even = min(part, size & -size)
-    return [p for p in (even, even // 2) if p] if part <= 2 * even else [part, part // 2]
+    whole = even if part <= 2 * even else part
+    return [p for p in (whole, whole // 2, whole // 4) if p]
 
 
 def find_phases(problem: Problem, anchor: frozenset[str], axis: str, early: bool) -> tuple[Graph, dict[str, int]] | None:
