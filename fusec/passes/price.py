@@ -54,7 +54,9 @@ def node_cost(problem: Problem, node: Node, layout: Layout) -> float:
     names = tuple(a.name for a in problem.domain(node))
     count = elements(layout, names)
     if isinstance(node.op, (Load, Store)):
-        vec, width = _widths(problem, node, layout)
+        vec = max((f.extent for a in names for f in layout.factors(a) if f.place == VEC), default=1)
+        vec = max(vec, _run(problem, node, layout))
+        width = min(vec, problem.vector_bytes(node) // BYTES[node.dtype])
         if not names:
             return 2.0
         apart = GAPS if vec > width else 1.0
@@ -66,38 +68,30 @@ def node_cost(problem: Problem, node: Node, layout: Layout) -> float:
     return 0.0
 
 
-def _widths(problem: Problem, node: Node, layout: Layout) -> tuple[int, int]:
-    """Neighbours in memory that a thread holds, and how many of them one access moves."""
-    names = tuple(a.name for a in problem.domain(node))
-    vec = max((f.extent for a in names for f in layout.factors(a) if f.place == VEC), default=1)
-    vec = max(vec, _run(problem, node, layout))
-    return vec, min(vec, problem.vector_bytes(node) // BYTES[node.dtype])
-
-
 def memory_cycles(problem: Problem, anchor: Node, layouts: dict[str, Layout]) -> float:
     """Cycles that memory takes for what one block accesses of the anchor's domain; pieces shorter than BURST cost as much as it."""
     total, domain, seen = 0.0, problem.spread(problem.domain(anchor)), list[Load]()
     for node in problem.graph.nodes:
         if isinstance(node.op, (Load, Store)) and problem.spread(problem.domain(node)) == domain:
-            layout = layouts[node.name]
-            piece = _neighbours(problem, node, layout, _widths(problem, node, layout)[1])
+            piece = _run(problem, node, layouts[node.name], lanes=True) * BYTES[node.dtype]
             spent = prod(a.size for a in problem.domain(node)) * BYTES[node.dtype] / RATE * max(1.0, BURST / piece)
             total += spent * (AGAIN if node.op in seen else 1.0)
             seen += [node.op] if isinstance(node.op, Load) else []
     return total
 
 
-def _run(problem: Problem, node: Node, layout: Layout) -> int:
-    """Neighbours in memory that a thread holds side by side, where several axes make them up."""
+def _run(problem: Problem, node: Node, layout: Layout, lanes: bool = False) -> int:
+    """Neighbours in memory that a thread holds side by side, where several axes make them up; with `lanes`, that a warp holds."""
     near = {name: step for step, name in strides(problem.graph, node)}
-    held = registers(layout, [a.name for a in problem.domain(node)])
-    steps = sorted((near[a] * weight(layout.factors(a), i), n) for a, i, n in held if a in near)
+    names = [a.name for a in problem.domain(node) if a.name in near]
+    held = [(a, i, n) for a, i, n in registers(layout, names)]
+    held += [(a, i, f.extent) for a, i, f in thread_factors(layout, names) if lanes and f.step < WARP_SIZE]
     run = 1
-    for step, extent in steps:
+    for step, extent in sorted((near[a] * weight(layout.factors(a), i), n) for a, i, n in held):
         if step != run:
             break
         run *= extent
-    return run & -run
+    return run if lanes else run & -run
 
 
 def _across_threads(problem: Problem, node: Node, layout: Layout) -> float:
@@ -111,19 +105,13 @@ def _across_threads(problem: Problem, node: Node, layout: Layout) -> float:
 
 def _uncoalesced(problem: Problem, node: Node, layout: Layout, width: int) -> float:
     """How much more an access costs than a coalesced one: whole lines count for large ones, sectors a little for small ones."""
-    run = _neighbours(problem, node, layout, width)
-    large = prod(a.size for a in problem.domain(node)) >= LARGE
-    return max(1.0, 128 / run) if large else max(1.0, 32 / run) ** 0.5
-
-
-def _neighbours(problem: Problem, node: Node, layout: Layout, width: int) -> int:
-    """Bytes next to each other that one access of a warp moves, where a thread moves `width` elements."""
     run = width * BYTES[node.dtype]
     near = {name: step for step, name in strides(problem.graph, node)}
     for axis in problem.domain(node):
         if near.get(axis.name) == 1:
             run *= prod(f.extent for _, _, f in thread_factors(layout, (axis.name,)) if f.step < WARP_SIZE)
-    return run
+    large = prod(a.size for a in problem.domain(node)) >= LARGE
+    return max(1.0, 128 / run) if large else max(1.0, 32 / run) ** 0.5
 
 
 def edge_cost(problem: Problem, ref: Ref, producer: Layout, consumer: Layout) -> float:

@@ -1,14 +1,14 @@
 """short_conv
 
-grid: rows; 32 threads
-anchor: weight_in [window_1=LANE32@1·REG8, weight_1=VEC4]
+grid: rows; 64 threads
+anchor: weight_in [window_1=WARP2@32·LANE32@1·REG4, weight_1=VEC4]
 """
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int64
 from cutlass.cute.nvgpu import CacheEvictionPriority
 
-THREADS = 32
+THREADS = 64
 MIN_BLOCKS = 2
 CARVEOUT = 1  # per cent of the unified memory
 
@@ -73,42 +73,45 @@ def silu(x):
 def short_conv_kernel(x: cute.Tensor, window: cute.Tensor, weight: cute.Tensor, out: cute.Tensor):
     thread, _, _ = cute.arch.thread_idx()
     rows, _, _ = cute.arch.block_idx()
-    rWindowIn = cute.make_rmem_tensor((3, 8), Float32)
+    warp = cute.arch.warp_idx()
+    lane = thread & 31
+    rWindowIn = cute.make_rmem_tensor((3, 4), Float32)
     rWindowIn.fill(0.0)
-    rXIn = cute.make_rmem_tensor((8,), Float32)
+    rXIn = cute.make_rmem_tensor((4,), Float32)
     rXIn.fill(0.0)
-    rWeightIn = cute.make_rmem_tensor((4, 8), Float32)
+    rWeightIn = cute.make_rmem_tensor((4, 4), Float32)
     rWeightIn.fill(0.0)
-    if thread * 8 < 200:
-        gWindow = tile(window, Int64(rows) * window.stride[0] + thread * 24, 8, (3, 8), (1, 3))
+    if warp * 128 + lane * 4 < 200:
+        gWindow = tile(window, Int64(rows) * window.stride[0] + (warp * 384 + lane * 12), 4, (3, 4), (1, 3))
         load(gWindow, rWindowIn)
         # short_conv+2
-        gX = tile(x, Int64(rows) * x.stride[0] + thread * 8, 8, (8,), (1,))
+        gX = tile(x, Int64(rows) * x.stride[0] + (warp * 128 + lane * 4), 4, (4,), (1,))
         load(gX, rXIn)
-        cute.autovec_copy(tile(weight, thread * 32, 4, (4, 8), (1, 4)), rWeightIn)
-    rFull = cute.make_rmem_tensor((4, 8), Float32)
-    rSum = cute.make_rmem_tensor((8,), Float32)
+        cute.autovec_copy(tile(weight, warp * 512 + lane * 16, 4, (4, 4), (1, 4)), rWeightIn)
+    rFull = cute.make_rmem_tensor((4, 4), Float32)
+    rSum = cute.make_rmem_tensor((4,), Float32)
     rSum.fill(0.0)
-    rSiluBf16 = cute.make_rmem_tensor((8,), Float32)
+    rSiluBf16 = cute.make_rmem_tensor((4,), Float32)
 
     # short_conv+2: full
-    for window_1_r in cutlass.range_constexpr(8):
+    for window_1_r in cutlass.range_constexpr(4):
         for weight_1_v in cutlass.range_constexpr(3):
             rFull[weight_1_v, window_1_r] = rWindowIn[weight_1_v, window_1_r]
-    for window_1_r in cutlass.range_constexpr(8):
+    for window_1_r in cutlass.range_constexpr(4):
         rFull[3, window_1_r] = rXIn[window_1_r]
 
     # short_conv+4
-    for window_1_r in cutlass.range_constexpr(8):
+    for window_1_r in cutlass.range_constexpr(4):
         for weight_1_v in cutlass.range_constexpr(4):
             rSum[window_1_r] = fma(rFull[weight_1_v, window_1_r], rWeightIn[weight_1_v, window_1_r], rSum[window_1_r])
-    for window_1_r in cutlass.range_constexpr(8):
+    for window_1_r in cutlass.range_constexpr(4):
         rSiluBf16[window_1_r] = silu(rSum[window_1_r])
-    if thread * 8 < 200:
-        store(rSiluBf16, tile(out, Int64(rows) * 200 + thread * 8, 8, (8,), (1,)))
+    if warp * 128 + lane * 4 < 200:
+        gOut = tile(out, Int64(rows) * 200 + (warp * 128 + lane * 4), 4, (4,), (1,))
+        store(rSiluBf16, gOut)
         # short_conv+3
-        gWindow_2 = tile(window, Int64(rows) * window.stride[0] + thread * 24, 8, (3, 8), (1, 3))
-        store_part(part(rFull, 1, (3, 8), (1, 4)), gWindow_2)
+        gWindow_2 = tile(window, Int64(rows) * window.stride[0] + (warp * 384 + lane * 12), 4, (3, 4), (1, 3))
+        store_part(part(rFull, 1, (3, 4), (1, 4)), gWindow_2)
 
 
 @cute.jit
