@@ -26,6 +26,7 @@ from .mask_loads import mask_loads
 from .place import place
 from .problem import Placement, Problem
 from .plan_smem import plan_smem, with_spans
+from .recompute import recompute
 from .round_once import round_once
 
 
@@ -44,6 +45,7 @@ def to_kernel(
     graph = mask_loads(bind_loads(graph))
     held = register_axes(graph)
     grid = choose_grid(graph, held)
+    graph = recompute(graph, grid)
     target = TARGETS[arch]
     problem, placed = place(Problem(graph, grid, held, target, avoid=avoid))
     graph = problem.graph

@@ -81,8 +81,8 @@ CASES: dict[str, tuple[Callable, dict[str, torch.Tensor], int]] = {
     "states of all heads under one norm": (retention, dict(
         q=normal(3, 16, 64), k=normal(3, 16, 64), v=normal(3, 16, 128), state=normal(5, 16, 64, 128), decay=normal(16).sigmoid(),
         weight=normal(2048), index=torch.tensor([4, 0, 2])), 1),
-    "small values read in two walks": (delta_rule, dict(
-        g=-normal(2, 256).abs(), k=normal(2, 256), v=normal(2, 256), q=normal(2, 256, 1)[..., 0], state=normal(2, 256, 256)), 2),
+    "along the axis that is read once": (delta_rule, dict(
+        g=-normal(2, 256).abs(), k=normal(2, 256), v=normal(2, 256), q=normal(2, 256, 1)[..., 0], state=normal(2, 256, 256)), 1),
     "rows scored, then mixed": (mixed_rows, dict(rows=normal(12, 3, 7168), query=normal(7168)), 2),
 }
 
@@ -153,7 +153,7 @@ def test_a_step_gives_the_same_when_its_block_walks(name: str, always_walked: li
 
 
 def test_a_register_of_one_turn_is_not_used_after_the_loop() -> None:
-    _, spec = kernel(*CASES["small values read in two walks"][:2])
+    _, spec = kernel(*CASES["along the axis that is read once"][:2])
     first = next(i for i, s in enumerate(spec.body) if isinstance(s, Repeat))
     inner = next(s for s in spec.body[first].body if isinstance(s, Declare))
     after = Copy(Elem(inner.name, (Linear(),) * len(inner.shape)), Global("state", Linear()))
