@@ -19,6 +19,7 @@ from ..ir.plan import SERIAL, Layout
 from ..ir.scalar import Lit
 from .emit import Emitter
 from .emit_context import Piece
+from .hold_narrow import HELD
 from .levels import Levels, before
 from .localize import elements_of
 from .plan_smem import shared_accesses
@@ -104,10 +105,12 @@ class _Planner:
             )
 
     def _load_kind(self, node: Node) -> int:
-        """RESIDENT for a load of the anchor's domain while other regions still have work to hand over, else LOAD."""
+        """RESIDENT for a load of the anchor's domain while other regions still have work to hand over, else LOAD. In a walk only
+        where the value is widened: what waits for it must not come ahead of the barrier of the turn."""
         anchor = self.problem.table[self.placed.anchor]
         same = self.problem.spread(self.problem.domain(node)) == self.problem.spread(self.problem.domain(anchor))
-        return RESIDENT if same and self.levels.exchanged and self.problem.walk is None else LOAD
+        late = self.problem.walk is None or node.dtype in HELD
+        return RESIDENT if same and self.levels.exchanged and late else LOAD
 
     def _feeds_index(self, name: str) -> bool:
         for reader in self.graph.readers(name):

@@ -21,6 +21,8 @@ from .regions import Group, find_groups, live_registers, make_search, side_by_si
 from .walks import walks
 
 SINGLE_BLOCK = 1.2  # Times the cost: two blocks of 512 threads on a multiprocessor beat one by a fifth (docs/falsification.md).
+SPARE = 16  # Registers of a thread, beyond those counted, that a third block on a multiprocessor must leave.
+MOST_BLOCKS = 4
 HIDDEN = 0.75  # Of the lesser of computing and moving memory: the share that takes no time where blocks overlap.
 
 
@@ -129,7 +131,7 @@ def _complete(problem: Problem, anchor: Node, groups: tuple[Group, ...], layout:
     need = live_registers(problem, layouts) + read // 2 + problem.reserve
     if need > problem.target.registers(threads):
         return None
-    blocks = 2 if need <= problem.target.registers(threads, 2) else 1
+    blocks = _resident_blocks(problem, layouts, threads, need, read)
     return Placement(
         anchor.name,
         threads,
@@ -139,6 +141,16 @@ def _complete(problem: Problem, anchor: Node, groups: tuple[Group, ...], layout:
         _overlapped(cost, memory_cycles(problem, anchor, layouts), blocks),
         blocks,
     )
+
+
+def _resident_blocks(problem: Problem, layouts: dict[str, Layout], threads: int, need: int, read: int) -> int:
+    """Blocks that a multiprocessor is to hold at once: two where they fit, more where there is room to spare."""
+    target = problem.target
+    if need > target.registers(threads, 2):
+        return 1
+    spare = live_registers(problem, layouts, packed=True) + read // 2 + problem.reserve + SPARE
+    most = min(MOST_BLOCKS, target.threads_sm // threads)
+    return max(b for b in range(2, max(most, 2) + 1) if b == 2 or spare <= target.registers(threads, b))
 
 
 def _overlapped(compute: float, memory: float, blocks: int) -> float:

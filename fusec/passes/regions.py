@@ -12,6 +12,7 @@ from ..ir.geometry import crosses_warps, elements
 from ..ir.graph import Load, Node, Reduce, Ref, Store, operands, refs
 from ..ir.plan import GRID, REG, SERIAL, THREAD, Factor, Layout
 from .choose_grid import strides
+from .hold_narrow import HELD
 from .price import FEW, HOLD, LEVEL, edge_cost, free_edge, node_cost, read_registers
 from .problem import Problem
 from .strands import fits
@@ -276,12 +277,17 @@ def make_search(problem: Problem, anchor: Layout, groups: tuple[Group, ...], thr
     return Search(problem, threads, groups, options, home, needs=needs)
 
 
-def live_registers(problem: Problem, layouts: dict[str, Layout]) -> int:
-    """Registers of a thread that hold loaded values at once: all that all threads load, of a walk what they load in a turn."""
+def live_registers(problem: Problem, layouts: dict[str, Layout], packed: bool = False) -> int:
+    """Registers of a thread that hold loaded values at once: all that all threads load, of a walk what they load in a turn.
+
+    packed: values of 16 bits that are only read share a register until they are used up.
+    """
     held: dict[int, int] = {}
     for node in problem.graph.nodes:
         if isinstance(node.op, Load) and not layouts[node.name].count:
             phase = problem.walk.phases[node.name] if problem.walk is not None else 0
             phase *= phase % 2
-            held[phase] = held.get(phase, 0) + elements(layouts[node.name], tuple(a.name for a in problem.domain(node)))
+            count = elements(layouts[node.name], tuple(a.name for a in problem.domain(node)))
+            pairs = packed and node.dtype in HELD and node.op.tensor not in problem.graph.mutated
+            held[phase] = held.get(phase, 0) + (-(-count // 2) if pairs else count)
     return held.pop(0, 0) + max(held.values(), default=0)

@@ -9,8 +9,8 @@ from cutlass import Float32, Int64
 from cutlass.cute.nvgpu import CacheEvictionPriority
 
 THREADS = 64
-MIN_BLOCKS = 2
-CARVEOUT = 1  # per cent of the unified memory
+MIN_BLOCKS = 4
+CARVEOUT = 2  # per cent of the unified memory
 
 
 @cute.jit
