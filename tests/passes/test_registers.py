@@ -1,4 +1,4 @@
-"""Where values are rounded and widened: once, by the store that rounds anyway, and behind the barrier that the load need not hold up."""
+"""Where values are rounded and widened: by the store that rounds anyway, and behind the barrier that the load need not hold up."""
 from __future__ import annotations
 
 import pytest

@@ -43,7 +43,8 @@ def test_not_under_strict_numerics_and_not_where_divisors_differ():
 
 def test_every_size_of_divisor():
     """Against fp64: within 1.5 ulp where the result is a normal number, and what division gives for zero, infinity and NaN."""
-    special = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 2.0 ** -149, -(2.0 ** -140), 2.0 ** -126, 3.4e38, -3.4e38, 1e-30]
+    special = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 2.0 ** -149, -(2.0 ** -140), 2.0 ** -126, 3.4e38,
+               -3.4e38, 1e-30]
     s = torch.cat([torch.tensor(special), torch.randn(4000) * 10.0 ** (torch.rand(4000) * 70 - 35)])
     x = torch.randn(len(s), 64) * 10.0 ** (torch.rand(len(s), 64) * 70 - 35)
     x[:, 0], x[:, 1], x[:, 2], x[:, 3] = 0.0, float("inf"), float("nan"), -0.0
