@@ -40,7 +40,6 @@ BOUNDS: dict[str, Bound] = {
     "exp2.approx": Bound(2, f"{PTX}: ex2.approx.f32, maximum error 2 ulp"),
     "log2.approx": Bound(4, f"{PTX}: lg2.approx.f32, 2^-22 absolute from 0.5 to 2, 2^-22 relative elsewhere", 2.0 ** -22),
     "tanh.approx": Bound(2 ** 13, f"{PTX}: tanh.approx.f32, maximum relative error 2^-11"),
-    "div.approx": Bound(2, f"{PTX}: div.approx.f32, 2 ulp for divisors from 2^-126 to 2^126"),
     "div.full": Bound(2, f"{PTX}: div.full.f32, 2 ulp over the whole range"),
 }
 """Function, or function and form -> bound."""

@@ -96,10 +96,10 @@ def mul(a: Any, b: Any, *, rounding: Any = None) -> Any:
     return Float32.of(np.multiply(a.v, b.v), either(a.undef, b.undef))
 
 
-def div(a: Any, b: Any, *, approx: bool = False, full: bool = False, fastmath: bool = False) -> Any:
-    """a / b, correctly rounded here; the approximate forms may be 2 ulp off on hardware."""
+def div(a: Any, b: Any, *, full: bool = False) -> Any:
+    """a / b, correctly rounded here; the full-range approximation may be 2 ulp off on hardware."""
     a, b = _float(a), _float(b)
-    return Float32.of(_finished(np.divide(a.v, b.v), "div", approx or full or fastmath), either(a.undef, b.undef))
+    return Float32.of(_finished(np.divide(a.v, b.v), "div.full" if full else "div", False), either(a.undef, b.undef))
 
 
 def _extreme(larger: bool) -> Callable[..., Any]:

@@ -52,7 +52,7 @@ NAMES: dict[str, Name] = {
     "cutlass.cute.nvgpu.CopyG2ROp": Name("launch:Marker"), "cutlass.cute.nvgpu.CopyR2GOp": Name("launch:Marker"),
     "cutlass.cute.nvgpu.CopyUniversalOp": Name("launch:Marker"),
     "cutlass.cute.math.abs": Name("functions:absolute"), "cutlass.cute.math.mul": Name("functions:mul", ("rounding",)),
-    "cutlass.cute.math.div": Name("functions:div", ("approx", "full", "fastmath")),
+    "cutlass.cute.math.div": Name("functions:div", ("full",)),
     "cutlass.cute.math.RoundingMode.NEAREST_EVEN": Name("=NEAREST_EVEN"),
     "cutlass.cute.arch.thread_idx": Name("machine:thread_index"), "cutlass.cute.arch.block_idx": Name("machine:block_index"),
     "cutlass.cute.arch.lane_idx": Name("functions:lane_idx"), "cutlass.cute.arch.warp_idx": Name("functions:warp_idx"),
