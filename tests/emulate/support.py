@@ -108,10 +108,16 @@ EXPLAINED = (
     (r"\w+ = select\(lt, ", r"if lane < \d+:", "the initial value of the masked one is never used by a lane beyond the axis"),
     (r"(\w+) = lane_sum\(\1, ", r"= lane_sum\(", "two butterflies of one sum: another order, and the result is rounded to bf16"),
     (r"cutlass.max\(\w+, (Int64\()?0", r"Int64\(", "slots of rows that take no part are used under their predicate alone"),
+    (r"\w+ = m\w+\[", r"\w+_size = cute.math.abs\(", "the factor beside a reciprocal is a power of two and divided out again; "
+     "where it matters, beyond 2^64, is tests/passes/test_share_reciprocals.py"),
+    (r"for turn in cutlass.range_constexpr", r"(max_\d+) = maximum\(\1, \w+\)", "a softmax subtracts the larger of two maxima, and "
+     "the other one is that in these inputs"),
+    (r"cute.autovec_copy\(r\w+, tile\(s", r"sync_threads\(\)  # \w+: read → overwrite$", "a barrier for other memory: what is "
+     "written here is read behind a later one"),
 )
 
 
-BOUNDED = re.compile(r"Int64\((warp|thread|\w+_lane|\w+_r)\) \* \d+ in 32 bits")
+BOUNDED = re.compile(r"Int64\((warp|thread|\w+_lane|\w+_r|\w+_turn)\) \* \d+ in 32 bits")
 ROWS = re.compile(r"Int64\(\w+\) \* (\d+) in 32 bits")
 
 
@@ -120,8 +126,8 @@ IDENTITY = (re.compile(r"if (lane|thread) < \d+:"), re.compile(r"(\w+) = (maximu
 
 
 def fits(what: str, blocks_per_row: int) -> bool:
-    """Products that need no 64 bits: of a thread's number inside of its block; of a row with no more than the row's blocks, since a
-    grid has fewer than 2**31 blocks."""
+    """Products that need no 64 bits: of a thread's number inside of its block, or of a turn's; of a row with no more than the row's
+    blocks, since a grid has fewer than 2**31 blocks."""
     rows = ROWS.fullmatch(what)
     return bool(BOUNDED.fullmatch(what)) or rows is not None and int(rows[1]) <= blocks_per_row
 
