@@ -16,10 +16,12 @@ import torch
 from ..ir.kernel import Parameter
 from ..target import TARGETS
 from . import control, numeric
-from .machine import FILE, Log, Machine, executing
+from .machine import FILE, Log, Machine, current, executing
 from .memory import GlobalMemory, Placed
 from .numeric import Array, EmulationError, Int32, Int64, Numeric
 from .rewrite import RUNTIME, rewrite
+from .strands import NAMES as MEETING
+from .strands import Team
 from .subset import BUILTINS, NAMES
 from .tensors import Layout, Pointer, Tensor
 
@@ -78,6 +80,7 @@ class Run:
         self.arch, self.counting, self.lanes, self.only = arch, counting, lanes, only
         self.memories: list[GlobalMemory] = []
         self.blocks = self.smem = 0
+        self.meets = _meets(source)
 
     def launch(self, fn: Callable[..., Any], args: tuple[Any, ...], grid: tuple[int, ...], block: tuple[int, ...],
                smem: int | None) -> None:
@@ -90,9 +93,10 @@ class Run:
         if grid[0] >= 2**31 or max(grid[1:]) > GRID_YZ:
             raise EmulationError(f"grid {grid}: at most 2^31 - 1 blocks along x, {GRID_YZ} along y and z")
         self.blocks += len(numbers)
-        step = max(1, self.lanes // threads)
+        step = 1 if self.meets else max(1, self.lanes // threads)
+        kind = Team if self.meets else Machine
         for first in range(0, len(numbers), step):
-            machine = Machine(self.log, grid, block, numbers[first:first + step], self.arch, self.counting)
+            machine = kind(self.log, grid, block, numbers[first:first + step], self.arch, self.counting)
             machine.launch_smem = smem
             for memory in self.memories:
                 memory.begin(machine)
@@ -109,18 +113,30 @@ class Run:
         return (z[:, None, None] * grid[0] * grid[1] + y[:, None] * grid[0] + x).reshape(-1)
 
 
+def _meets(source: str) -> bool:
+    """Whether warps of the source's kernels meet at more than the block's barrier: then each is a strand of its own."""
+    tree = ast.parse(source)
+    found = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    found |= {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
+    return bool(found & set(MEETING))
+
+
 def run_blocks(machine: Machine, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """One chunk, from the first statement to the last; what goes wrong inside names its line."""
     def contraction(differ: Array) -> None:
+        machine = current()
         lanes = np.broadcast_to(differ.any(0) if differ.ndim > 2 else differ, machine.shape) & machine.active()
         if lanes.any():
             what = "a product and a sum, which joined into one fma give another result"
             machine.find("contraction", f"{what} at {machine.where(lanes)}", int(lanes.sum()))
     numeric.contraction.append(contraction)
     try:
-        with executing(machine):
-            fn(*args)
-        machine.finish()
+        if isinstance(machine, Team):
+            machine.run(fn, args)
+        else:
+            with executing(machine):
+                fn(*args)
+            machine.finish()
     except EmulationError as error:
         raise EmulationError(f"line {_line_of(error)}: {error}") from error
     finally:

@@ -16,6 +16,7 @@ import numpy as np
 from ..target import TARGETS
 from .numeric import Array, Boolean, EmulationError, Int32, Numeric, either, same_type, select
 from .races import RaceLog
+from .races import Report as RaceReport
 from .report import Finding, Traffic, reference_of
 
 WARP = 32
@@ -114,6 +115,12 @@ class Machine:
         if self.shared is None:
             self.shared = SharedMemory(self, nbytes)
         self.shared.grow(nbytes)
+
+    def race_log(self, units: int, private: bool, report: RaceReport) -> Any:
+        """Where the accesses to a memory are logged, to be compared at this machine's barriers."""
+        log = RaceLog(units, self.threads, self.blocks, private, report)
+        self.races.append(log)
+        return log
 
     # ---- participation
 

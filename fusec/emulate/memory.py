@@ -13,7 +13,7 @@ import torch
 
 from .machine import Log, Machine, current
 from .numeric import TYPES, UNSIGNED, Array, from_bits, size_of, to_bits
-from .races import BlockOwners, RaceLog
+from .races import BlockOwners
 from .traffic import count_access
 
 SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -116,7 +116,7 @@ class GlobalMemory(Memory):
         self.dense = virtual
         self.flat = _flat(tensor.permute(*_by_stride(self.strides)) if virtual else tensor, virtual)
         self.owners = BlockOwners(self.count)
-        self.races: RaceLog | None = None
+        self.races: Any = None
 
     def _nested(self) -> bool:
         """Whether an offset tells its coordinates: each stride is at least the span of those below it."""
@@ -141,8 +141,7 @@ class GlobalMemory(Memory):
             if block == m.numbers[partner // m.threads]:  # Different blocks are compared over the whole grid, at its end.
                 who = f"threads {lane % m.threads} and {partner % m.threads} of block {block}"
                 m.log.add("global-race", line, f"element {unit} of {self.name} by {who}", other)
-        self.races = RaceLog(self.count, m.threads, m.blocks, False, report)
-        m.races.append(self.races)
+        self.races = m.race_log(self.count, False, report)
 
     def describe(self, extent: tuple[int, int] | None) -> str:
         return f"{self.name} {self.shape} with strides {self.strides}"
@@ -241,8 +240,7 @@ class SharedMemory(Memory):
             block = m.numbers[lane // m.threads]
             who = f"threads {lane % m.threads} and {partner % m.threads} of block {block}"
             m.log.add("shared-race", line, f"byte {unit} by {who}, no barrier between", other)
-        self.races = RaceLog(self.row, m.threads, m.blocks, True, report)
-        m.races.append(self.races)
+        self.races = m.race_log(self.row, True, report)
 
     def grow(self, nbytes: int) -> None:
         """Room for more, poisoned."""

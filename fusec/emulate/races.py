@@ -18,7 +18,7 @@ Entry = tuple[Array, Array, int, bool, int]
 """First units, lanes (flat, of one length), line, whether it writes, units from each first one on."""
 
 
-def _expanded(entries: list[Entry]) -> tuple[Array, Array, list[int], Array]:
+def expanded(entries: list[Entry]) -> tuple[Array, Array, list[int], Array]:
     """Units, lanes, the entry of each unit's start, and which are writes; in units as coarse as all accesses allow."""
     grain = min(e[4] for e in entries)
     units, lanes, sizes = [], [], []
@@ -31,7 +31,7 @@ def _expanded(entries: list[Entry]) -> tuple[Array, Array, list[int], Array]:
     return np.concatenate([u.reshape(-1) for u in units]), np.concatenate(lanes), sizes, writes
 
 
-def _clashes(units: Array, lanes: Array, writes: Array, total: int) -> tuple[Array, Array]:
+def clashes(units: Array, lanes: Array, writes: Array, total: int) -> tuple[Array, Array]:
     """Positions that race, and for every position the write it was compared with."""
     if total > max(1 << 16, 16 * units.size):
         _, units = np.unique(units, return_inverse=True)
@@ -79,12 +79,12 @@ class RaceLog:
         return stay, go
 
     def _compare(self) -> None:
-        units, lanes, sizes, writes = _expanded(self.entries)
+        units, lanes, sizes, writes = expanded(self.entries)
         total = self.units
         keys = units
         if self.private:
             keys, total = units + lanes // self.threads * self.units, self.units * self.blocks
-        bad, other = _clashes(keys, lanes, writes, total)
+        bad, other = clashes(keys, lanes, writes, total)
         if not bad.size:
             return
         ends, grain = np.cumsum(sizes), min(e[4] for e in self.entries)
@@ -136,7 +136,7 @@ class BlockOwners:
         if not any(e[3].any() for e in self.log):
             return
         units, blocks, lines, writes = self._all()
-        bad, other = _clashes(units, blocks, writes, self.units)
+        bad, other = clashes(units, blocks, writes, self.units)
         later, earlier = np.maximum(bad, other[bad]), np.minimum(bad, other[bad])
         _, firsts = np.unique(lines[later].astype(np.int64) * (1 << 20) + lines[earlier], return_index=True)
         for at in np.sort(firsts):
