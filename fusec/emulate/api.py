@@ -1,7 +1,7 @@
 """The two ways to run an emitted kernel on the CPU: with a report, or as the kernel interpreter is called."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from .report import Report
 def emulate(kernel: Any, tensors: Mapping[str, torch.Tensor | Placed], *, arch: str | None = None,
             parameters: Sequence[Parameter] | None = None, counting: bool = True, lanes: int = LANES_AT_ONCE,
             blocks: tuple[range | None, ...] = (), replace: Mapping[str, Callable[..., Any]] | None = None,
-            jitter: int | Shift | None = None) -> Report:
+            jitter: int | Shift | None = None, dependent: Collection[str] = ()) -> Report:
     """Run an emitted kernel in place in the caller's CPU tensors and report what it does wrong.
 
     kernel: the source text, a KernelSpec (it is rendered), or an object with `source`, `arch` and `spec` (a kernel of an artifact).
@@ -27,12 +27,13 @@ def emulate(kernel: Any, tensors: Mapping[str, torch.Tensor | Placed], *, arch: 
     counting: sectors, bank conflicts. lanes: threads that run at once. blocks: which of the grid to run, a range for each of its
     dims (None, or none given: all).
     replace: functions on fp32 arrays by name, in the place of the exact ones. jitter: a seed; approximate functions then err at
-    random within their documented bounds (accuracy.py); a Shift: all of them as far as they may.
+    random within their documented bounds (accuracy.py); a Shift: all of them as far as they may. dependent: tensors that the kernel
+    before this one touches, in a dependent launch: no thread may touch them before its griddepcontrol_wait.
     Raises EmulationError where the source leaves the subset or breaks a rule of the DSL.
     """
     source, found_arch, found_parameters = _parts(kernel)
     target = arch or found_arch or "sm_90a"
-    run_ = Run(source, target, counting, lanes, blocks)
+    run_ = Run(source, target, counting, lanes, blocks, dependent)
     functions.replacement.append(replace or {})
     functions.jitter.append(Jitter(jitter) if isinstance(jitter, int) else jitter)
     try:

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,7 +75,8 @@ class Run:
     """One emulated call: findings, counts, and how its blocks are run."""
 
     def __init__(self, source: str, arch: str, counting: bool, lanes: int = LANES_AT_ONCE,
-                 only: tuple[range | None, ...] = ()) -> None:
+                 only: tuple[range | None, ...] = (), dependent: Collection[str] = ()) -> None:
+        self.dependent = frozenset(dependent)
         self.log = Log(source.splitlines())
         self.arch, self.counting, self.lanes, self.only = arch, counting, lanes, only
         self.memories: list[GlobalMemory] = []
@@ -269,6 +270,7 @@ def call(run: Run, source: str, tensors: Mapping[str, torch.Tensor | Placed | in
             value = tensors[p.name if p is not None else name]
             if isinstance(value, (torch.Tensor, Placed)):
                 memory = GlobalMemory(name, value, number)
+                memory.dependent = name in run.dependent
                 run.memories.append(memory)
                 given.append(argument(memory, p, run.log))
             else:

@@ -64,6 +64,8 @@ class Machine:
         self.races: list[RaceLog] = []
         self.shared: Any = None
         self.launch_smem: int | None = None
+        self.waited = np.zeros(self.shape, bool)
+        self.copies: list[Any] = []
 
     # ---- where we are
 
@@ -115,6 +117,17 @@ class Machine:
         if self.shared is None:
             self.shared = SharedMemory(self, nbytes)
         self.shared.grow(nbytes)
+
+    def count(self, what: str) -> None:
+        """One more of something that only some kernels do."""
+        self.log.counts[what] = self.log.counts.get(what, 0) + 1
+
+    def flight(self) -> Any:
+        """The asynchronous copies of this chunk."""
+        if not self.copies:
+            from .asynchronous import InFlight
+            self.copies.append(InFlight(self))
+        return self.copies[0]
 
     def race_log(self, units: int, private: bool, report: RaceReport) -> Any:
         """Where the accesses to a memory are logged, to be compared at this machine's barriers."""

@@ -18,6 +18,8 @@ from .traffic import count_access
 
 SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 POISON = 255
+APART = 1 << 24
+"""Between the shared memories of two blocks where their bytes are numbered together."""
 SHORT = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float8_e4m3fn: "f8e4m3",
          torch.float8_e5m2: "f8e5m2", torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
          torch.uint8: "u8", torch.bool: "bool"}
@@ -117,6 +119,7 @@ class GlobalMemory(Memory):
         self.flat = _flat(tensor.permute(*_by_stride(self.strides)) if virtual else tensor, virtual)
         self.owners = BlockOwners(self.count)
         self.races: Any = None
+        self.dependent = False
 
     def _nested(self) -> bool:
         """Whether an offset tells its coordinates: each stride is at least the span of those below it."""
@@ -173,6 +176,12 @@ class GlobalMemory(Memory):
         units = at[0][chosen]
         if self.races is not None:
             self.races.add(units, lanes, line, write)
+        if self.dependent:
+            early = ~m.waited.reshape(-1)[lanes]
+            if early.any():
+                lane = int(lanes[early][0])
+                who = f"block {m.numbers[lane // m.threads]} thread {lane % m.threads}"
+                m.log.add("dependent", line, f"{self.name} is touched by {who} before its griddepcontrol_wait", 0, int(early.sum()))
         self.owners.add(units, m.numbers[lanes // m.threads], line, write)
 
     def load(self, first: Array, dtype: Any, width: int, extent: tuple[int, int] | None = None) -> Array:
@@ -234,12 +243,15 @@ class SharedMemory(Memory):
     def __init__(self, m: Machine, nbytes: int) -> None:
         self.nbytes, self.row = nbytes, -(-max(nbytes, 1) // 16) * 16
         self.bytes = np.full((m.blocks, self.row), POISON, np.uint8)
+        self.issuing = False
         self.written = np.zeros((m.blocks, self.row), np.uint8)
 
         def report(line: int, other: int, unit: int, lane: int, partner: int) -> None:
             block = m.numbers[lane // m.threads]
             who = f"threads {lane % m.threads} and {partner % m.threads} of block {block}"
-            m.log.add("shared-race", line, f"byte {unit} by {who}, no barrier between", other)
+            kind, what = ("async", "no wait and barrier") if other in self.arrivals else ("shared-race", "no barrier")
+            m.log.add(kind, line, f"byte {unit} by {who}, {what} between", other)
+        self.arrivals: set[int] = set()
         self.races = m.race_log(self.row, True, report)
 
     def grow(self, nbytes: int) -> None:
@@ -260,7 +272,26 @@ class SharedMemory(Memory):
         return np.where(inside, every // size, 0), inside
 
     def _record(self, m: Machine, at: Array, chosen: Array, line: int, write: bool, size: int) -> None:
-        self.races.add(at[chosen] * size, np.broadcast_to(m.lane, chosen.shape)[chosen], line, write, size)
+        first, lanes = at[chosen] * size, np.broadcast_to(m.lane, chosen.shape)[chosen]
+        self.races.add(first, lanes, line, write, size)
+        if m.copies and first.size:
+            what = "is overwritten" if write else "is read"
+            m.flight().touched(m, first + lanes // m.threads * APART, size, lanes, what, APART)
+        if self.issuing:
+            m.flight().issue(first + lanes // m.threads * APART, lanes, size, line)
+
+    def copy(self, first: Array, v: Array, dtype: Any, width: int, extent: tuple[int, int] | None) -> None:
+        """A store that arrives at an unknown moment before its wait."""
+        self.issuing = True
+        try:
+            self.store(first, v, dtype, width, extent)
+        finally:
+            self.issuing = False
+
+    def arrived(self, first: Array, lanes: Array, line: int, size: int) -> None:
+        """Copies that a wait of their threads covers: for the others they arrive here."""
+        self.arrivals.add(line)
+        self.races.add(first % APART, lanes, line, True, size)
 
     def _index(self, m: Machine, at: Array, size: int) -> Array:
         return at + np.arange(m.blocks).reshape(-1, 1) * (self.row // size)

@@ -17,6 +17,7 @@ KINDS = {
     "shared-plan": "shared memory used against what the launch asks for or the architecture has",
     "contraction": "a product and a sum that the kernel compiler may join into one fma, with another result",
     "async": "an asynchronous copy read or overwritten before its wait",
+    "dependent": "a tensor of the kernel before this one touched before the wait for that kernel",
     "overflow": "a 32-bit integer that leaves its range on the way to an address",
 }
 
@@ -54,7 +55,8 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of a run. counts: barriers, shuffles, requests, sectors, ideal_sectors, bank_conflicts, blocks, smem_bytes."""
+    """The outcome of a run. counts: barriers, shuffles, requests, sectors, ideal_sectors, bank_conflicts, blocks, smem_bytes; where
+    a kernel has them: waits (of asynchronous copies), dependent_waits, launches_of_dependents."""
 
     ok: bool
     findings: tuple[Finding, ...]

@@ -1,4 +1,4 @@
-"""Kernels whose warps meet at more than the block's barrier: each warp is a strand of its own, and what orders two of them is known.
+"""Kernels whose warps meet at more than the block's barrier: each warp is a strand, and what orders two of them is known.
 
 The blocks of a cluster (a block alone is one) run together. A strand runs until it waits, then the next one does; what it may rely
 on is kept as a vector clock: its epoch counts what it has released, `known[a, b]` the last epoch of b that a knows to be complete.
@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from .machine import WARP, Machine, current, executing
+from .memory import APART
 from .numeric import Array, EmulationError, Int32, Numeric
 from .races import Entry, Report, clashes, expanded
 
 NAMES = ("barrier", "barrier_arrive", "cluster_arrive", "cluster_arrive_relaxed", "cluster_wait", "map_dsmem_ptr")
 """Functions whose use makes a kernel one of strands."""
 BARRIERS = 16
-APART = 1 << 24
-"""Between the shared memories of two blocks, in the numbers of an OrderLog."""
 
 
 class _Stopped(BaseException):
@@ -127,8 +126,8 @@ class Team(Machine):
         if not self.stuck:
             for (block, number), b in self.named.items():
                 if b.arrived:
-                    what = f"barrier {number} of block {self.numbers[block]} was reached by {len(b.arrived) * WARP} of {b.warps * WARP}"
-                    self.log.add("divergent-barrier", b.arrived[0][1], f"{what} threads, and nobody waits for the others")
+                    what = f"{len(b.arrived) * WARP} of {b.warps * WARP} threads of block {self.numbers[block]}"
+                    self.log.add("divergent-barrier", b.arrived[0][1], f"barrier {number} was reached by {what}, and nobody waits")
         for (who, epoch, block, line), unit in self.remote.items():
             owners = range(block * self.warps, (block + 1) * self.warps)
             if not any(self.known[o, who] >= epoch for o in owners) and not self.stuck:
@@ -149,8 +148,8 @@ class Team(Machine):
         if not came or any(s.number not in came and not s.finished for s in self.strands):
             return
         if len(came) < len(self.strands):
-            what = f"the cluster barrier was reached by {len(came) * WARP} of {len(self.strands) * WARP} threads, the others have ended"
-            self.log.add("divergent-barrier", b.arrived[0][1], what)
+            what = f"{len(came) * WARP} of {len(self.strands) * WARP} threads"
+            self.log.add("divergent-barrier", b.arrived[0][1], f"the cluster barrier was reached by {what}, the others have ended")
         _complete(b)
 
 
@@ -235,8 +234,8 @@ class Strand(Machine):
         """A finding where only a part of the warp comes to a barrier."""
         here = int(self.active().sum())
         if here != int(self.own.sum()):
-            self.find("divergent-barrier", f"{what} reached by {here} of {int(self.own.sum())} threads of warp {self.warp} of block "
-                                           f"{self.numbers[self.home]}")
+            who = f"{here} of {int(self.own.sum())} threads of warp {self.warp} of block {self.numbers[self.home]}"
+            self.find("divergent-barrier", f"{what} reached by {who}")
 
     # ---- barriers of the block
 
@@ -338,4 +337,5 @@ def barrier_arrive(*, barrier_id: Any = None, number_of_threads: Any = None, ali
 def make_warp_uniform(value: Any) -> Any:
     """The value of the warp's first lane. It holds a full-mask shuffle: the whole warp must come here."""
     m = current()
-    return Int32(m.shuffle(value if isinstance(value, Numeric) else Int32(value), np.zeros((1, 1), np.int64), "make_warp_uniform()"))
+    value = value if isinstance(value, Numeric) else Int32(value)
+    return Int32(m.shuffle(value, np.zeros((1, 1), np.int64), "make_warp_uniform()"))

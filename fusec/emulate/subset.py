@@ -60,6 +60,13 @@ NAMES: dict[str, Name] = {
     "cutlass.cute.arch.barrier": Name("strands:barrier", ("barrier_id", "number_of_threads")),
     "cutlass.cute.arch.barrier_arrive": Name("strands:barrier_arrive", ("barrier_id", "number_of_threads", "aligned")),
     "cutlass.cute.arch.make_warp_uniform": Name("strands:make_warp_uniform"),
+    "cutlass.cute.arch.cp_async_commit_group": Name("asynchronous:cp_async_commit_group"),
+    "cutlass.cute.arch.cp_async_wait_group": Name("asynchronous:cp_async_wait_group"),
+    "cutlass.cute.nvgpu.cpasync.CopyG2SOp": Name("asynchronous:CopyG2SOp", ("cache_mode",)),
+    **{f"cutlass.cute.nvgpu.cpasync.LoadCacheMode.{n}": Name(f"={n}")
+       for n in ("ALWAYS", "GLOBAL", "STREAMING", "LAST_USE", "NONE")},
+    "cutlass.cute.arch.griddepcontrol_wait": Name("asynchronous:griddepcontrol_wait"),
+    "cutlass.cute.arch.griddepcontrol_launch_dependents": Name("asynchronous:griddepcontrol_launch_dependents"),
     "cutlass.cute.arch.fmax": Name("functions:fmax", ("nan",)), "cutlass.cute.arch.fmin": Name("functions:fmin", ("nan",)),
     "cutlass.cute.arch.shuffle_sync": Name("functions:shuffle_sync", ("offset", "mask", "mask_and_clamp")),
     "cutlass.cute.arch.shuffle_sync_bfly": Name("functions:shuffle_sync_bfly", ("offset", "mask", "mask_and_clamp")),

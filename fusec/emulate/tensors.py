@@ -232,6 +232,12 @@ class Tensor:
         wide = np.broadcast_to(v, (self.layout.size, *m.shape))
         memory.store(self._first(width), wide, self.element_type, width, self.pointer.extent)
 
+    def copy_in(self, v: Array, width: int) -> None:
+        """All elements of a tensor in shared memory by asynchronous accesses of `width`."""
+        memory: Any = self.pointer.memory
+        wide = np.broadcast_to(v, (self.layout.size, *current().shape))
+        memory.copy(self._first(width), wide, self.element_type, width, self.pointer.extent)
+
     def load(self) -> "Vector":
         """All elements as a vector."""
         v, undef = self.read(self.width(widest()))

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from .asynchronous import CopyG2SOp
 from .machine import current
 from .numeric import EmulationError, Int8, Numeric, size_of
 from .numeric import select as select_value
@@ -69,11 +70,15 @@ def assume(value: Any, divby: int) -> Any:
     return made
 
 
-def _copied(source: Tensor, target: Tensor, width: int) -> None:
+def _same(source: Tensor, target: Tensor) -> None:
     if source.element_type is not target.element_type:
         raise EmulationError(f"copy of {source.element_type.__name__} to {target.element_type.__name__}")
     if source.layout.size != target.layout.size:
         raise EmulationError(f"copy of {source.shape} to {target.shape}")
+
+
+def _copied(source: Tensor, target: Tensor, width: int) -> None:
+    _same(source, target)
     v, undef = source.read(width)
     target.write(v, undef, width)
 
@@ -98,10 +103,17 @@ def copy(atom: CopyAtom, source: Tensor, target: Tensor) -> None:
         if side.pointer.align < nbytes:
             found = f"'cute.copy' op ptr alignment ({side.pointer.align * 8} bits)"
             raise EmulationError(f"{found} does not meet requirement ({atom.bits} bits)")
+    if isinstance(atom.op, CopyG2SOp):
+        atom.op.check(atom.bits, source, target)
     wanted = min(nbytes, widest()) // size_of(atom.dtype)
     if min(source.width(nbytes), target.width(nbytes)) < wanted:
         raise EmulationError(f"'cute.copy' needs {wanted} neighbours on both sides")
-    _copied(source, target, wanted)
+    if not isinstance(atom.op, CopyG2SOp):
+        _copied(source, target, wanted)
+        return
+    _same(source, target)
+    v, _ = source.read(wanted)
+    target.copy_in(v, wanted)
 
 
 def where(condition: Any, yes: Any, no: Any) -> Any:
