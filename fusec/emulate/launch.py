@@ -16,6 +16,7 @@ import torch
 from ..ir.kernel import Parameter
 from ..target import TARGETS
 from . import control, numeric
+from .clusters import grouped
 from .machine import FILE, Log, Machine, current, executing
 from .memory import GlobalMemory, Placed
 from .numeric import Array, EmulationError, Int32, Int64, Numeric
@@ -61,10 +62,9 @@ class Launch:
     def launch(self, *, grid: Any, block: Any, cluster: Any = None, smem: int | None = None, stream: Any = None,
                **options: Any) -> None:
         """Run all blocks."""
-        if cluster is not None and math.prod(cluster) != 1:
-            raise EmulationError("clusters are outside of the subset")
         run: Run = _RUN.now
-        run.launch(self.fn, self.args, tuple(map(_size, grid)), tuple(map(_size, block)), smem)
+        run.launch(self.fn, self.args, tuple(map(_size, grid)), tuple(map(_size, block)), smem,
+                   (1, 1, 1) if cluster is None else tuple(map(_size, cluster)))
 
 
 def _size(x: Any) -> int:
@@ -84,7 +84,7 @@ class Run:
         self.meets = _meets(source)
 
     def launch(self, fn: Callable[..., Any], args: tuple[Any, ...], grid: tuple[int, ...], block: tuple[int, ...],
-               smem: int | None) -> None:
+               smem: int | None, cluster: tuple[int, ...] = (1, 1, 1)) -> None:
         """All blocks of a grid, chunk after chunk."""
         if len(grid) != 3 or len(block) != 3:
             raise EmulationError("grid and block have three sizes")
@@ -94,11 +94,12 @@ class Run:
         if grid[0] >= 2**31 or max(grid[1:]) > GRID_YZ:
             raise EmulationError(f"grid {grid}: at most 2^31 - 1 blocks along x, {GRID_YZ} along y and z")
         self.blocks += len(numbers)
-        step = 1 if self.meets else max(1, self.lanes // threads)
-        kind = Team if self.meets else Machine
-        for first in range(0, len(numbers), step):
-            machine = kind(self.log, grid, block, numbers[first:first + step], self.arch, self.counting)
-            machine.launch_smem = smem
+        step = max(1, self.lanes // threads)
+        meets = self.meets or cluster != (1, 1, 1)
+        chunks = grouped(numbers, grid, cluster) if meets else [numbers[i:i + step] for i in range(0, len(numbers), step)]
+        for chunk in chunks:
+            machine = (Team if meets else Machine)(self.log, grid, block, chunk, self.arch, self.counting)
+            machine.launch_smem, machine.cluster_shape = smem, cluster
             for memory in self.memories:
                 memory.begin(machine)
             run_blocks(machine, fn, args)

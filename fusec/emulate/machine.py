@@ -64,6 +64,8 @@ class Machine:
         self.races: list[RaceLog] = []
         self.shared: Any = None
         self.launch_smem: int | None = None
+        self.cluster_shape = (1, 1, 1)
+        self.rank, self.owner = np.zeros((self.blocks, 1), np.int64), self.numbers
         self.waited = np.zeros(self.shape, bool)
         self.copies: list[Any] = []
 

@@ -140,9 +140,10 @@ class GlobalMemory(Memory):
     def begin(self, m: Machine) -> None:
         """A new chunk of blocks."""
         def report(line: int, other: int, unit: int, lane: int, partner: int) -> None:
-            block = m.numbers[lane // m.threads]
-            if block == m.numbers[partner // m.threads]:  # Different blocks are compared over the whole grid, at its end.
+            block, second = m.numbers[lane // m.threads], m.numbers[partner // m.threads]
+            if m.owner[lane // m.threads] == m.owner[partner // m.threads]:  # Others are compared at the end of the grid.
                 who = f"threads {lane % m.threads} and {partner % m.threads} of block {block}"
+                who = who if block == second else f"blocks {block} and {second} of one cluster"
                 m.log.add("global-race", line, f"element {unit} of {self.name} by {who}", other)
         self.races = m.race_log(self.count, False, report)
 
@@ -182,7 +183,7 @@ class GlobalMemory(Memory):
                 lane = int(lanes[early][0])
                 who = f"block {m.numbers[lane // m.threads]} thread {lane % m.threads}"
                 m.log.add("dependent", line, f"{self.name} is touched by {who} before its griddepcontrol_wait", 0, int(early.sum()))
-        self.owners.add(units, m.numbers[lanes // m.threads], line, write)
+        self.owners.add(units, m.owner[lanes // m.threads], line, write)
 
     def load(self, first: Array, dtype: Any, width: int, extent: tuple[int, int] | None = None) -> Array:
         m = current()
@@ -247,8 +248,12 @@ class SharedMemory(Memory):
         self.written = np.zeros((m.blocks, self.row), np.uint8)
 
         def report(line: int, other: int, unit: int, lane: int, partner: int) -> None:
-            block = m.numbers[lane // m.threads]
+            block, second = m.numbers[lane // m.threads], m.numbers[partner // m.threads]
             who = f"threads {lane % m.threads} and {partner % m.threads} of block {block}"
+            if block != second:
+                who = f"thread {lane % m.threads} of block {block} and thread {partner % m.threads} of block {second}"
+                m.log.add("cluster", line, f"byte {unit} by {who}, no cluster barrier between", other)
+                return
             kind, what = ("async", "no wait and barrier") if other in self.arrivals else ("shared-race", "no barrier")
             m.log.add(kind, line, f"byte {unit} by {who}, {what} between", other)
         self.arrivals: set[int] = set()

@@ -41,6 +41,10 @@ class NumericMeta(type):
         return float("inf")
 
     @property
+    def mlir_type(cls) -> Any:
+        return cls
+
+    @property
     def nan(cls) -> float:
         return float("nan")
 
@@ -89,6 +93,10 @@ class Numeric(metaclass=NumericMeta):
 
     def to(self, dtype: Any) -> Any:
         return dtype(self)
+
+    def ir_value(self, *, loc: Any = None, ip: Any = None) -> Any:
+        """Itself: operations of the compiler take it as it is."""
+        return self
 
     def bitcast(self, dtype: Any) -> Any:
         """The same bits as another type of that width."""

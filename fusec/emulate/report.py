@@ -13,6 +13,7 @@ KINDS = {
     "global-race": "two threads, one element of global memory, no order between, one of them writes",
     "divergent-barrier": "a barrier that only a part of its threads reaches",
     "deadlock": "threads that wait at a barrier for others that never come",
+    "cluster": "another block's shared memory accessed where no cluster barrier protects it",
     "divergent-shuffle": "a shuffle that only a part of its lanes reaches",
     "shared-plan": "shared memory used against what the launch asks for or the architecture has",
     "contraction": "a product and a sum that the kernel compiler may join into one fma, with another result",

@@ -97,7 +97,8 @@ class Team(Machine):
         self.turn = threading.Semaphore(0)
         self.stopped = self.stuck = False
         self.errors: list[BaseException] = []
-        self.strands = [Strand(self, number) for number in range(count)]
+        self.strands: list[Strand] = []
+        self.rank, self.owner = np.arange(self.blocks).reshape(-1, 1), np.full(self.blocks, self.numbers[0])
 
     def race_log(self, units: int, private: bool, report: Report) -> Any:
         log = OrderLog(self, units, private, report)
@@ -106,6 +107,7 @@ class Team(Machine):
 
     def run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """All strands to their end. Raises what one of them raises."""
+        self.strands = [Strand(self, number) for number in range(len(self.epoch))]
         for s in self.strands:
             threading.Thread(target=s.go, args=(fn, args), daemon=True).start()
         while left := [s for s in self.strands if not s.finished]:

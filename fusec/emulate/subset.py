@@ -67,6 +67,15 @@ NAMES: dict[str, Name] = {
        for n in ("ALWAYS", "GLOBAL", "STREAMING", "LAST_USE", "NONE")},
     "cutlass.cute.arch.griddepcontrol_wait": Name("asynchronous:griddepcontrol_wait"),
     "cutlass.cute.arch.griddepcontrol_launch_dependents": Name("asynchronous:griddepcontrol_launch_dependents"),
+    "cutlass.cute.arch.cluster_arrive": Name("clusters:cluster_arrive", ("aligned",)),
+    "cutlass.cute.arch.cluster_arrive_relaxed": Name("clusters:cluster_arrive_relaxed", ("aligned",)),
+    "cutlass.cute.arch.cluster_wait": Name("clusters:cluster_wait"),
+    **{f"cutlass.cute.arch.{n}": Name(f"clusters:{n}") for n in (
+        "block_idx_in_cluster", "block_in_cluster_idx", "block_in_cluster_dim", "cluster_size", "cluster_idx", "cluster_dim")},
+    "cutlass.cute.arch.map_dsmem_ptr": Name("clusters:map_dsmem_ptr", ("smem_ptr", "cta_rank_in_cluster")),
+    "cutlass._mlir.dialects.llvm.load": Name("clusters:llvm_load", ("loc", "ip")),
+    "cutlass._mlir.dialects.llvm.store": Name("clusters:llvm_store", ("loc", "ip")),
+    "cutlass.cutlass_dsl.dsl_user_op": Name("launch:jit"),
     "cutlass.cute.arch.fmax": Name("functions:fmax", ("nan",)), "cutlass.cute.arch.fmin": Name("functions:fmin", ("nan",)),
     "cutlass.cute.arch.shuffle_sync": Name("functions:shuffle_sync", ("offset", "mask", "mask_and_clamp")),
     "cutlass.cute.arch.shuffle_sync_bfly": Name("functions:shuffle_sync_bfly", ("offset", "mask", "mask_and_clamp")),
@@ -79,6 +88,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "shape": (), "stride": (), "iterator": (), "element_type": (), "load": (), "store": (), "fill": (), "to": (), "bitcast": (),
     "width": (), "inf": (), "nan": (), "dtype": (), "allocate": ("byte_alignment",), "allocate_tensor": ("byte_alignment",),
     "launch": ("grid", "block", "cluster", "smem", "stream", "min_blocks_per_mp", "preferred_smem_carveout", "use_pdl"),
+    "ir_value": ("loc", "ip"), "to_llvm_ptr": ("loc", "ip"), "mlir_type": (),
     "set_name_prefix": ("remove_cutlass_symbol",),
 }
 """Attributes of values, and the keywords that a call of them may give."""

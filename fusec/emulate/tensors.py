@@ -72,6 +72,10 @@ class Pointer:
     def space(self) -> str:
         return self.memory.space
 
+    def to_llvm_ptr(self, *, loc: Any = None, ip: Any = None) -> "Pointer":
+        """Itself: operations of the compiler take it as it is."""
+        return self
+
     def checked(self) -> Any:
         """The offset, after a report of lanes where it was never computed."""
         if self.undef is not None:

@@ -54,8 +54,8 @@ def count_access(m: "Machine", space: str, line: int, write: bool, addresses: Ar
     rows = _by_warp(addresses, active, m.threads)
     entry = m.log.traffic.setdefault((line, space, write, nbytes), [0, 0, 0, 0])
     entry[0] += len(rows)
-    if space == "shared":
-        entry[3] += _conflicts(rows, nbytes)
+    if space != "global":
+        entry[3] += _conflicts(rows, nbytes) if space == "shared" else 0
         return
     ordered = np.sort(rows, 1)
     sectors = np.where(ordered == ABSENT, ABSENT, ordered // SECTOR)

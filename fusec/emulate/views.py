@@ -22,6 +22,8 @@ def make_layout(shape: Any, *, stride: Any = None) -> Layout:
 def make_tensor(pointer: Pointer, layout: Any) -> Tensor:
     """A view. In shared memory a static view bounds what pointers derived from it may reach: it is a buffer of the plan."""
     layout = layout if isinstance(layout, Layout) else Layout(layout)
+    if pointer.space == "dsmem":
+        raise EmulationError("a tensor in another block's shared memory (dsmem) doesn't support load and store")
     if pointer.space == "shared" and layout.static and isinstance(pointer.offset, int):
         low, high = pointer.offset, pointer.offset + layout.cosize * size_of(pointer.dtype)
         if pointer.extent is not None:

@@ -78,14 +78,17 @@ TAIL = """
 
 @cute.jit
 def launch({names}, stream):
-    body_kernel({names}).launch(grid=({blocks}, 1, 1), block=({threads}, 1, 1), smem={smem}, stream=stream)
+    body_kernel({names}).launch(grid=({blocks}, 1, 1), block=({threads}, 1, 1), smem={smem}{cluster}, stream=stream)
 """
 
 
-def kernel(text: str, names: str = "x, out", threads: int = 64, blocks: int = 1, smem: int = 1024) -> str:
-    """A source file with this kernel body."""
+def kernel(text: str, names: str = "x, out", threads: int = 64, blocks: int = 1, smem: int = 1024, cluster: int = 1) -> str:
+    """A source file with this kernel body; its first lines may be imports and functions, up to a line of dashes."""
+    before, mark, text = text.rpartition("----\n")
     body = textwrap.indent(textwrap.dedent(text).strip("\n"), "    ")
-    return HEAD.format(names=names) + body + TAIL.format(names=names, threads=threads, blocks=blocks, smem=smem)
+    group = f", cluster=({cluster}, 1, 1)" if cluster > 1 else ""
+    tail = TAIL.format(names=names, threads=threads, blocks=blocks, smem=smem, cluster=group)
+    return before + HEAD.format(names=names) + body + tail
 
 
 def line_of(source: str, piece: str) -> int:
@@ -95,7 +98,7 @@ def line_of(source: str, piece: str) -> int:
 
 def run(text: str, tensors: dict[str, torch.Tensor], **options) -> tuple[Report, str]:
     """The report on a kernel body, and its source."""
-    shape = {k: options.pop(k) for k in ("threads", "blocks", "smem") if k in options}
+    shape = {k: options.pop(k) for k in ("threads", "blocks", "smem", "cluster") if k in options}
     source = kernel(text, ", ".join(tensors), **shape)
     return emulate(source, tensors, **options), source
 

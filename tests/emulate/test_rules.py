@@ -124,7 +124,7 @@ def test_the_line_of_a_refusal():
 @pytest.mark.parametrize("body, what", [
     ("out[thread] = cute.math.tan(x[thread])", "cutlass.cute.math.tan"), ("out.zero_()", "attribute .zero_"),
     ("v = cute.arch.fmax(x[0], x[1], ftz=True)", "keyword ftz of cutlass.cute.arch.fmax"), ("f = lambda: 1", "Lambda expression"),
-    ("with x:\n    pass", "With statement"), ("cute.arch.cluster_arrive()", "cutlass.cute.arch.cluster_arrive"),
+    ("with x:\n    pass", "With statement"), ("cute.arch.sync_warp()", "cutlass.cute.arch.sync_warp"),
 ])
 def test_what_lies_outside_of_the_subset_is_listed(body, what):
     found = check_subset(kernel(body))
