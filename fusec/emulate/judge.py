@@ -17,10 +17,11 @@ from .mutants import Mutant, mutants
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Arguments by name, and which blocks of the grid to run."""
+    """Arguments by name, which blocks of the grid to run, and which tensors the kernel before may still write."""
 
     tensors: Mapping[str, torch.Tensor | Placed]
     blocks: tuple[range | None, ...] = ()
+    dependent: tuple[str, ...] = ()
 
 
 Inputs = Callable[[], Case]
@@ -59,7 +60,8 @@ def judge(source: str, cases: Sequence[Inputs], parameters: Sequence[Parameter] 
     wanted = []
     for inputs in cases:
         case = inputs()
-        report = emulate(source, case.tensors, arch=arch, parameters=parameters, counting=False, blocks=case.blocks, **options)
+        report = emulate(source, case.tensors, arch=arch, parameters=parameters, counting=False, blocks=case.blocks,
+                         dependent=case.dependent, **options)
         assert report.ok, f"the source itself:\n{report}"
         wanted.append(_bits(case.tensors))
     found = []
@@ -76,7 +78,7 @@ def _caught(source: str, cases: Sequence[Inputs], wanted: Sequence[dict[str, tor
         case = inputs()
         try:
             report = emulate(source, case.tensors, arch=arch, parameters=parameters, counting=False, blocks=case.blocks,
-                             **options)
+                             dependent=case.dependent, **options)
         except Exception as error:  # Whatever a broken source raises: it does not run, so it is noticed.
             return f"refused: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         if not report.ok:

@@ -1,7 +1,8 @@
 """Faults planted into an emitted source, one at a time: what the emulator must notice (judge.py).
 
-Kinds: a barrier deleted, a shared buffer shrunk, two neighbouring statements that depend on each other swapped, a 64-bit product
-made 32-bit, a predicate dropped. Only the kernel function is touched, and the launch's shared memory.
+Kinds: a barrier deleted, a wait of an asynchronous copy or a dependent launch deleted, a shared buffer shrunk, two neighbouring
+statements that depend on each other swapped, a 64-bit product made 32-bit, a predicate dropped. Only the kernel function is touched,
+and the launch's shared memory.
 """
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class Mutant:
 def mutants(source: str) -> Iterator[Mutant]:
     """All mutants of a source, in the order of its lines within each kind."""
     tree = ast.parse(source)
-    for plant in (_barriers, _buffers, _swaps, _products, _predicates):
+    for plant in (_barriers, _waits, _buffers, _swaps, _products, _predicates):
         yield from plant(tree)
 
 
@@ -56,8 +57,16 @@ def _bodies(tree: ast.Module) -> list[list[ast.stmt]]:
     return found
 
 
+BARRIERS = ("sync_threads", "barrier", "barrier_arrive", "cluster_arrive", "cluster_arrive_relaxed", "cluster_wait")
+WAITS = ("cp_async_wait_group", "mbarrier_wait", "griddepcontrol_wait")
+
+
 def _is_barrier(s: ast.stmt) -> bool:
-    return isinstance(s, ast.Expr) and _called(s.value) == "sync_threads"
+    return isinstance(s, ast.Expr) and _called(s.value) in BARRIERS
+
+
+def _is_wait(s: ast.stmt) -> bool:
+    return isinstance(s, ast.Expr) and _called(s.value) in WAITS
 
 
 def _called(e: ast.AST) -> str:
@@ -66,13 +75,21 @@ def _called(e: ast.AST) -> str:
     return e.func.attr if isinstance(e.func, ast.Attribute) else e.func.id if isinstance(e.func, ast.Name) else ""
 
 
-def _barriers(tree: ast.Module) -> Iterator[Mutant]:
+def _dropped(tree: ast.Module, kind: str, chosen: Callable[[ast.stmt], bool]) -> Iterator[Mutant]:
     for b, body in enumerate(_bodies(tree)):
         for i, s in enumerate(body):
-            if _is_barrier(s):
+            if chosen(s):
                 def drop(found: list[ast.stmt], i: int = i) -> None:
                     found[i] = ast.Pass()
-                yield Mutant("barrier", s.lineno, "deleted", _changed(tree, lambda t, b=b: _bodies(t)[b], drop))  # type: ignore[misc]
+                yield Mutant(kind, s.lineno, "deleted", _changed(tree, lambda t, b=b: _bodies(t)[b], drop))  # type: ignore[misc]
+
+
+def _barriers(tree: ast.Module) -> Iterator[Mutant]:
+    yield from _dropped(tree, "barrier", _is_barrier)
+
+
+def _waits(tree: ast.Module) -> Iterator[Mutant]:
+    yield from _dropped(tree, "wait", _is_wait)
 
 
 def _buffers(tree: ast.Module) -> Iterator[Mutant]:

@@ -8,6 +8,8 @@ from fusec.emulate.mutants import mutants
 
 from ..codegen.specs import CASES
 from .support import kernel, unexplained
+from .test_async import RING, ROLES
+from .test_clusters import PULL
 
 def verdicts(name, arch):
     spec, inputs, _ = CASES[name]
@@ -57,3 +59,21 @@ def test_a_predicate_is_proven_to_mean_nothing_only_where_it_does(body, proven):
         return Case({"x": torch.arange(64.0), "out": torch.zeros(64)})
     first = next(v for v in judge(kernel(body), [inputs]) if v.mutant.kind == "predicate")
     assert not first.caught and bool(first.reason) == proven
+
+
+@pytest.mark.parametrize("body, shape, kinds", [
+    (RING, {}, {"barrier", "wait", "predicate", "swap"}), (ROLES, {"threads": 128}, {"barrier", "predicate", "swap"}),
+    (PULL, {"cluster": 4, "blocks": 8}, {"barrier"})])
+def test_dropped_waits_and_barriers_of_all_kinds_are_noticed(body, shape, kinds):
+    def inputs():
+        return Case({"x": torch.arange(512.0), "out": torch.zeros(512)})
+    found = judge(kernel(body, **shape), [inputs])
+    assert kinds <= {v.mutant.kind for v in found}
+    assert [str(v) for v in found if v.mutant.kind in ("barrier", "wait") and not v.caught] == []
+
+
+def test_a_dropped_wait_of_a_dependent_launch_is_noticed():
+    def inputs():
+        return Case({"x": torch.arange(64.0), "out": torch.zeros(64)}, dependent=("x",))
+    verdict, = judge(kernel("cute.arch.griddepcontrol_wait()\nout[thread] = x[thread]"), [inputs])
+    assert verdict.mutant.kind == "wait" and verdict.caught == "dependent"
