@@ -1,8 +1,8 @@
 """Faults planted into an emitted source, one at a time: what the emulator must notice (judge.py).
 
 Kinds: a barrier deleted, a wait of an asynchronous copy or a dependent launch deleted, a shared buffer shrunk, two neighbouring
-statements that depend on each other swapped, a 64-bit product made 32-bit, a predicate dropped. Only the kernel function is touched,
-and the launch's shared memory.
+statements that depend on each other swapped, a 64-bit product made 32-bit, a predicate dropped. Only the kernel function is
+touched, and the launch's shared memory.
 """
 from __future__ import annotations
 
