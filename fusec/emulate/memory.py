@@ -244,12 +244,17 @@ class SharedMemory(Memory):
     def __init__(self, m: Machine, nbytes: int) -> None:
         self.nbytes, self.row = nbytes, -(-max(nbytes, 1) // 16) * 16
         self.bytes = np.full((m.blocks, self.row), POISON, np.uint8)
-        self.issuing = False
+        self.issuing = self.bulk = False
         self.written = np.zeros((m.blocks, self.row), np.uint8)
 
         def report(line: int, other: int, unit: int, lane: int, partner: int) -> None:
+            copied = lane < 0 or partner < 0
+            lane, partner = max(lane, ~lane), max(partner, ~partner)
             block, second = m.numbers[lane // m.threads], m.numbers[partner // m.threads]
             who = f"threads {lane % m.threads} and {partner % m.threads} of block {block}"
+            if copied:
+                m.log.add("async", line, f"byte {unit} of a bulk copy by {who}, no wait for its mbarrier between", other)
+                return
             if block != second:
                 who = f"thread {lane % m.threads} of block {block} and thread {partner % m.threads} of block {second}"
                 m.log.add("cluster", line, f"byte {unit} by {who}, no cluster barrier between", other)
@@ -278,20 +283,24 @@ class SharedMemory(Memory):
 
     def _record(self, m: Machine, at: Array, chosen: Array, line: int, write: bool, size: int) -> None:
         first, lanes = at[chosen] * size, np.broadcast_to(m.lane, chosen.shape)[chosen]
-        self.races.add(first, lanes, line, write, size)
+        if self.bulk:
+            self.races.add(first, lanes, line, write, size, None, True)
+        else:
+            self.races.add(first, lanes, line, write, size)
         if m.copies and first.size:
             what = "is overwritten" if write else "is read"
             m.flight().touched(m, first + lanes // m.threads * APART, size, lanes, what, APART)
         if self.issuing:
             m.flight().issue(first + lanes // m.threads * APART, lanes, size, line)
 
-    def copy(self, first: Array, v: Array, dtype: Any, width: int, extent: tuple[int, int] | None) -> None:
+    def copy(self, first: Array, v: Array, dtype: Any, width: int, extent: tuple[int, int] | None,
+             bulk: bool = False) -> None:
         """A store that arrives at an unknown moment before its wait."""
-        self.issuing = True
+        self.issuing, self.bulk = not bulk, bulk
         try:
             self.store(first, v, dtype, width, extent)
         finally:
-            self.issuing = False
+            self.issuing = self.bulk = False
 
     def arrived(self, first: Array, lanes: Array, line: int, size: int) -> None:
         """Copies that a wait of their threads covers: for the others they arrive here."""

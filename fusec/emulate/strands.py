@@ -18,7 +18,8 @@ from .memory import APART
 from .numeric import Array, EmulationError, Int32, Numeric
 from .races import Entry, Report, clashes, expanded
 
-NAMES = ("barrier", "barrier_arrive", "cluster_arrive", "cluster_arrive_relaxed", "cluster_wait", "map_dsmem_ptr")
+NAMES = ("barrier", "barrier_arrive", "cluster_arrive", "cluster_arrive_relaxed", "cluster_wait", "map_dsmem_ptr",
+         "mbarrier_init", "mbarrier_arrive", "mbarrier_arrive_and_expect_tx", "mbarrier_expect_tx", "mbarrier_wait")
 """Functions whose use makes a kernel one of strands."""
 BARRIERS = 16
 
@@ -35,8 +36,10 @@ class OrderLog:
         self.reads: list[tuple[Entry, int, int, int, int]] = []
         self.writes: list[tuple[Entry, int, int, int, int]] = []
 
-    def add(self, first: Array, lanes: Array, line: int, write: bool, size: int = 1, home: Array | None = None) -> None:
-        """One access. home: the block that each unit belongs to, where that is not the thread's."""
+    def add(self, first: Array, lanes: Array, line: int, write: bool, size: int = 1, home: Array | None = None,
+            proxy: bool = False) -> None:
+        """One access. home: the block that each unit belongs to, where that is not the thread's. proxy: what is written arrives
+        later, and is no thread's."""
         if not first.size:
             return
         if self.private:
@@ -49,7 +52,10 @@ class OrderLog:
                 self._compare(entry, mine)
         if write:
             self._compare(mine)
-        (self.writes if write else self.reads).append((mine, strand.number, int(self.team.epoch[strand.number]), low, high))
+        who, epoch = strand.number, int(self.team.epoch[strand.number])
+        if proxy:
+            who, epoch, mine = strand.proxy, strand.team.copies_begun[strand.home], (first, ~lanes, line, write, size)
+        (self.writes if write else self.reads).append((mine, who, epoch, low, high))
 
     def _compare(self, *entries: Entry) -> None:
         units, lanes, sizes, writes = expanded(list(entries))
@@ -90,7 +96,9 @@ class Team(Machine):
         self.warps = -(-self.threads // WARP)
         count = self.blocks * self.warps
         self.epoch = np.zeros(count, np.int64)
-        self.known = np.full((count, count), -1, np.int64)
+        self.known = np.full((count, count + self.blocks), -1, np.int64)  # The last columns: the bulk copies of each block.
+        self.copies_begun = [0] * self.blocks
+        self.mbarriers: dict[tuple[int, int], Any] = {}
         self.named: dict[tuple[int, int], _Barrier] = {}
         self.cluster = _Barrier()
         self.remote: dict[tuple[int, int, int, int], int] = {}
@@ -167,6 +175,7 @@ class Strand(Machine):
         self.__dict__.update(team.__dict__)
         self.team, self.number = team, number
         self.home, self.warp = divmod(number, team.warps)
+        self.proxy = len(team.epoch) + self.home
         own = np.zeros(team.shape, bool)
         own[self.home, self.warp * WARP:(self.warp + 1) * WARP] = True
         self.own = self.mask = own
@@ -224,6 +233,13 @@ class Strand(Machine):
         found = self.team.known[self.number].copy()
         found[self.number] = self.team.epoch[self.number]
         self.team.epoch[self.number] += 1
+        return found
+
+    def proxied(self) -> Array:
+        """What others know once they wait for the bulk copy begun just now."""
+        found = np.full(self.team.known.shape[1], -1, np.int64)
+        found[self.proxy] = self.team.copies_begun[self.home]
+        self.team.copies_begun[self.home] += 1
         return found
 
     def acquire(self, made_known: Array | None) -> None:
@@ -302,23 +318,25 @@ def _strand() -> Strand:
     return found
 
 
-def _constant(x: Any, what: str) -> int:
+def constant(x: Any, what: str) -> int:
     """A number that all active threads share."""
-    if not isinstance(x, Numeric):
+    if not isinstance(x, (Numeric, np.ndarray)):
         return int(x)
     m = current()
-    m.defined(x, what)
-    found = np.unique(m.full(np.asarray(x.v))[m.active()])
+    if isinstance(x, Numeric):
+        m.defined(x, what)
+        x = np.asarray(x.v)
+    found = np.unique(m.full(x)[m.active()])
     if found.size != 1:
         m.find("divergent-barrier", f"{what} differs between the threads of a warp")
     return int(found[0])
 
 
 def _named(barrier_id: Any, number_of_threads: Any) -> tuple[int, int | None]:
-    number = 0 if barrier_id is None else _constant(barrier_id, "the number of a barrier")
+    number = 0 if barrier_id is None else constant(barrier_id, "the number of a barrier")
     if not 0 <= number < BARRIERS:
         raise EmulationError(f"Barrier number '{number}' out of range, expected to be in range [0..15]")
-    threads = None if number_of_threads is None else _constant(number_of_threads, "the count of a barrier")
+    threads = None if number_of_threads is None else constant(number_of_threads, "the count of a barrier")
     if threads is not None and (threads <= 0 or threads % WARP):
         raise EmulationError("Number of threads participating in barrier must be in multiple of warp size")
     return number, threads

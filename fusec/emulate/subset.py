@@ -44,7 +44,7 @@ NAMES: dict[str, Name] = {
     "cutlass.cute.assume": Name("views:assume", ("divby",)), "cutlass.cute.where": Name("views:where"),
     "cutlass.cute.autovec_copy": Name("views:autovec_copy", ("l1c_evict_priority",)),
     "cutlass.cute.size": Name("views:size"), "cutlass.cute.recast_tensor": Name("views:recast_tensor"),
-    "cutlass.cute.copy": Name("views:copy"),
+    "cutlass.cute.copy": Name("views:copy", ("mbar_ptr",)),
     "cutlass.cute.make_copy_atom": Name("views:CopyAtom", ("num_bits_per_copy", "l1c_evict_priority")),
     "cutlass.cute.nvgpu.CacheEvictionPriority.EVICT_NORMAL": Name("=EVICT_NORMAL"),
     "cutlass.cute.nvgpu.CacheEvictionPriority.EVICT_FIRST": Name("=EVICT_FIRST"),
@@ -62,6 +62,10 @@ NAMES: dict[str, Name] = {
     "cutlass.cute.arch.make_warp_uniform": Name("strands:make_warp_uniform"),
     "cutlass.cute.arch.cp_async_commit_group": Name("asynchronous:cp_async_commit_group"),
     "cutlass.cute.arch.cp_async_wait_group": Name("asynchronous:cp_async_wait_group"),
+    "cutlass.cute.nvgpu.cpasync.CopyBulkG2SOp": Name("mbarriers:CopyBulkG2SOp"),
+    **{f"cutlass.cute.arch.{n}": Name(f"mbarriers:{n}") for n in (
+        "mbarrier_init", "mbarrier_init_fence", "mbarrier_expect_tx", "mbarrier_arrive_and_expect_tx", "mbarrier_wait")},
+    "cutlass.cute.arch.mbarrier_arrive": Name("mbarriers:mbarrier_arrive", ("arrive_count", "relaxed")),
     "cutlass.cute.nvgpu.cpasync.CopyG2SOp": Name("asynchronous:CopyG2SOp", ("cache_mode",)),
     **{f"cutlass.cute.nvgpu.cpasync.LoadCacheMode.{n}": Name(f"={n}")
        for n in ("ALWAYS", "GLOBAL", "STREAMING", "LAST_USE", "NONE")},

@@ -236,11 +236,11 @@ class Tensor:
         wide = np.broadcast_to(v, (self.layout.size, *m.shape))
         memory.store(self._first(width), wide, self.element_type, width, self.pointer.extent)
 
-    def copy_in(self, v: Array, width: int) -> None:
+    def copy_in(self, v: Array, width: int, bulk: bool = False) -> None:
         """All elements of a tensor in shared memory by asynchronous accesses of `width`."""
         memory: Any = self.pointer.memory
         wide = np.broadcast_to(v, (self.layout.size, *current().shape))
-        memory.copy(self._first(width), wide, self.element_type, width, self.pointer.extent)
+        memory.copy(self._first(width), wide, self.element_type, width, self.pointer.extent, bulk)
 
     def load(self) -> "Vector":
         """All elements as a vector."""

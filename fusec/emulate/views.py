@@ -7,6 +7,7 @@ import numpy as np
 
 from .asynchronous import CopyG2SOp
 from .machine import current
+from .mbarriers import CopyBulkG2SOp, bulk_copy
 from .numeric import EmulationError, Int8, Numeric, size_of
 from .numeric import select as select_value
 from .tensors import Layout, Pointer, Registers, Tensor, Vector, widest
@@ -98,8 +99,12 @@ class CopyAtom:
         self.op, self.dtype, self.bits = op, dtype, num_bits_per_copy or dtype.width
 
 
-def copy(atom: CopyAtom, source: Tensor, target: Tensor) -> None:
-    """A copy in accesses of the atom's width; the pointers' types must promise it."""
+def copy(atom: CopyAtom, source: Tensor, target: Tensor, *, mbar_ptr: Pointer | None = None) -> None:
+    """A copy in accesses of the atom's width; the pointers' types must promise it. mbar_ptr: what a bulk copy completes on."""
+    if isinstance(atom.op, CopyBulkG2SOp):
+        _same(source, target)
+        bulk_copy(source, target, mbar_ptr)
+        return
     nbytes = atom.bits // 8
     for side in (source, target):
         if side.pointer.align < nbytes:
