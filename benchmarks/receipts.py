@@ -158,13 +158,18 @@ def main(names: tuple[str, ...], folder: Path, jobs: int, tools: str, deadline: 
         try:
             made = complete_all(ran, folder, Path(work), said) if ran else []
         except FusecError as error:
+            _tell(failed)
             raise click.ClickException(f"{error.message}; the receipts have neither times nor sanitizers") from None
     for receipt in made:
         click.echo(str(receipt))
-    for name, error in failed.items():
-        click.echo(f"{name}:\n{error}\n", err=True)
+    _tell(failed)
     say(f"{sum(r.ok for r in made)} of {len(chosen)} receipts are ok")
     sys.exit(0 if len(made) == len(chosen) and all(r.ok for r in made) else 1)
+
+
+def _tell(failed: Mapping[str, str]) -> None:
+    for name, error in failed.items():
+        click.echo(f"{name}:\n{error}\n", err=True)
 
 
 if __name__ == "__main__":

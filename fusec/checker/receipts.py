@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -116,6 +117,10 @@ def read(folder: Path = FOLDER) -> list[Receipt]:
     return found
 
 
+def _numbers(driver: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", driver))
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A shipped source that should have a receipt. why: what kept it from being emitted, '' otherwise."""
@@ -127,8 +132,8 @@ class Wanted:
 
 
 def listed(wanted: Iterable[Wanted], receipts: Iterable[Receipt]) -> list[tuple[Wanted, Receipt | None]]:
-    """Each wanted source with the receipt of its identity, the last by driver; None where there is none that is ok."""
-    have = {(r.arch, r.identity): r for r in sorted(receipts, key=lambda r: r.driver) if r.ok}
+    """Each wanted source with the receipt of its identity, the last by driver; None where there is none that is ok and whole."""
+    have = {(r.arch, r.identity): r for r in sorted(receipts, key=lambda r: _numbers(r.driver)) if r.ok and r.times_us}
     return [(w, have.get((w.arch, w.identity))) for w in wanted]
 
 

@@ -61,11 +61,17 @@ def describe(tree: Any, is_tensor: Callable[[Any], bool], loc: Loc) -> str:
         return "tensor"
     parts = _parts(tree)
     flat = parts is not None and _fields(tree) is None and all(_parts(x) is None for x in parts)
-    if flat and isinstance(tree, dict) and all(isinstance(k, str) and "," not in k for k in tree):
+    if flat and isinstance(tree, dict) and all(isinstance(k, str) and k and "," not in k for k in tree):
         return "dict:" + ",".join(tree)
     if flat and not isinstance(tree, dict):
         return "list" if isinstance(tree, list) else "tuple"
-    return "nested:" + _template(tree, loc)
+    text = "nested:" + _template(tree, loc)
+    try:
+        rebuild(text, leaves(tree))
+    except (ValueError, SyntaxError, TypeError) as error:
+        raise CaptureError(f"the function returns a container that cannot be made again: {error}", loc,
+                           "use plain dict keys, and dataclasses that take all of their fields") from None
+    return text
 
 
 def _template(tree: Any, loc: Loc) -> str:

@@ -71,6 +71,8 @@ def to_kernel(
         forms=tuple((name, str(form)) for name, form in reduce_forms(problem, placed)),
     )
     plan = with_spans(plan, body)
+    most = max(target.smem_per_sm // (plan.total + target.smem_reserved), 1)
+    launch = replace(launch, min_blocks=min(launch.min_blocks, most))
     spec = KernelSpec(graph.name, graph.name, arch, _parameters(graph, emitter), launch, plan, body, _summary(problem, placed))
     return schedule, verify_kernel(spec)
 

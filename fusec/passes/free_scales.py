@@ -1,14 +1,15 @@
 """After this pass a dot does not wait for a scale of its operand that follows from a reduction over the same axes.
 
 Normalised vectors are the case: q = y * rsqrt(sum(y * y)) and dot(h, q) need two dependent passes over one axis, dot(h, y) and
-sum(y * y) are one. Only on unrounded fp32, and not under numerics "strict". While sum(y * y) is finite, |y| is below 2 ** 64: the
-freed dot overflows only beside values of h above that.
+sum(y * y) are one. Only on unrounded fp32, and not under numerics "strict". Only where y itself stays small: the scale follows from
+sum(y * y), and while that is finite |y| is below 2 ** 64; or y is exp(x - max(x)), at most 1. The freed dot then overflows only
+beside values of h above 2 ** 64. After a division by a plain maximum or sum y may be anything, and the dot stays.
 """
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ..ir.graph import Graph, Map, Node, Reduce, Ref
+from ..ir.graph import Graph, Map, Node, Reduce, Ref, operands
 from ..ir.rewrite import compose, drop_dead, replace_nodes
 from ..ir.scalar import Lit
 from .fold_reductions import axes_read, waits_for_reduction
@@ -34,7 +35,7 @@ def _freed(graph: Graph, node: Node, names: Names) -> tuple[Node, Node] | None:
     over = {a.name for a in node.op.axes}
     for side in (0, 1):
         found = _scaled(graph, node.op.args[side], over)
-        if found is None or not _waits(graph, found[2], over):
+        if found is None or not _small(graph, found[1], found[2], over):
             continue
         fn, vector, scale = found
         args = tuple(vector if i == side else a for i, a in enumerate(node.op.args))
@@ -43,8 +44,41 @@ def _freed(graph: Graph, node: Node, names: Names) -> tuple[Node, Node] | None:
     return None
 
 
-def _waits(graph: Graph, scale: Ref | Lit, over: set[str]) -> bool:
-    return isinstance(scale, Lit) or waits_for_reduction(graph, scale.value, over)
+def _small(graph: Graph, vector: Ref, scale: Ref | Lit, over: set[str]) -> bool:
+    """Whether a scale follows from a reduction of the vector that bounds it; a constant was looked at with what it multiplies."""
+    if isinstance(scale, Lit):
+        return True
+    return waits_for_reduction(graph, scale.value, over) and (
+        _at_most_one(graph, vector, over) or any(_square_sum(graph, name, vector) for name in _ancestors(graph, scale.value)))
+
+
+def _ancestors(graph: Graph, name: str) -> set[str]:
+    """A value and all that it is made of by elementwise functions, reductions included, not what these reduce."""
+    found, todo = set[str](), [name]
+    while todo:
+        node = graph.table[todo.pop()]
+        if node.name not in found:
+            found.add(node.name)
+            todo += [r.value for r in operands(node.op)] if isinstance(node.op, Map) else []
+    return found
+
+
+def _square_sum(graph: Graph, name: str, vector: Ref) -> bool:
+    op = graph.table[name].op
+    return isinstance(op, Reduce) and op.monoid == "dot" and all(a.value == vector.value for a in op.args)
+
+
+def _at_most_one(graph: Graph, vector: Ref, over: set[str]) -> bool:
+    """Whether a value is exp(x - m), or exp2, with m a maximum of x over the axes."""
+    op = graph.table[vector.value].op
+    if not (isinstance(op, Map) and op.fn in ("exp", "exp2") and isinstance(op.args[0], Ref)):
+        return False
+    below = graph.table[op.args[0].value].op
+    if not (isinstance(below, Map) and below.fn == "sub" and all(isinstance(a, Ref) for a in below.args)):
+        return False
+    x, m = (a for a in below.args if isinstance(a, Ref))
+    tops = [graph.table[n].op for n in _ancestors(graph, m.value)]
+    return any(isinstance(t, Reduce) and t.monoid == "max" and any(a.value == x.value for a in t.args) for t in tops)
 
 
 def _scaled(graph: Graph, outer: Ref, over: set[str]) -> tuple[str, Ref, Ref | Lit] | None:
@@ -60,7 +94,7 @@ def _scaled(graph: Graph, outer: Ref, over: set[str]) -> tuple[str, Ref, Ref | L
     if len(refs) == 1 and constants and x.op.args[0 if x.op.fn == "div" else x.op.args.index(refs[0])] == refs[0]:
         vector = compose(outer, refs[0], tuple(i.name for i in graph.table[refs[0].value].axes))
         below = _scaled(graph, vector, over)
-        return (x.op.fn, vector, constants[0]) if below is not None and _waits(graph, below[2], over) else None
+        return (x.op.fn, vector, constants[0]) if below is not None and _small(graph, below[1], below[2], over) else None
     if len(refs) != 2:
         return None
     seen = [compose(outer, a, tuple(i.name for i in graph.table[a.value].axes)) for a in refs]

@@ -3,9 +3,11 @@
 Before: y = div(x, s)          (s lacks axes of x that have many elements)
 After:  c = 2 ** 64 where |s| < 2 ** -64, 2 ** -64 where |s| > 2 ** 64, else 1; r = rcp(mul(s, c)); y = mul(mul(x, c), r)
 
-The factor c keeps the reciprocal of the smallest and the largest divisors in range; zero, infinity and NaN come out as by division.
-The result is within 1.5 units in the last place: half of one for the reciprocal, half for each product, of which that by c is exact
-unless it leaves the range. Not under numerics "strict".
+Only where nothing looks at how close the quotient is: x / x need not be 1 any more, so a quotient that is compared, made an
+integer, subtracted from a constant, or goes through a logarithm or a root stays one. The factor c keeps the reciprocal of the
+smallest and the largest divisors in range; zero, infinity and NaN come out as by division. A normal result is within 1.5 units in
+the last place: half of one for the reciprocal, half for each product, of which that by c is exact unless it leaves the range. Not
+under numerics "strict".
 """
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from dataclasses import replace
 from math import prod
 
 from ..ir.axis import Axis
+from ..ir.dtype import FLOATS
 from ..ir.graph import Graph, Map, Node, Op, Ref
 from ..ir.rewrite import compose, replace_nodes
 from ..ir.scalar import Lit
@@ -20,7 +23,9 @@ from .fold_reductions import axes_read
 from .names import Names
 
 MANY = 32
-"""Divisions by one value from which on a reciprocal pays: a block's threads share them out."""
+"""Divisions by one value from which on a reciprocal pays."""
+STEPS = frozenset({"floor", "ceil", "trunc", "round", "sign", "mod", "floordiv", "log", "log2", "log10", "log1p", "sqrt", "rsqrt"})
+"""Functions that turn a unit in the last place into much more somewhere; comparisons are no floats."""
 NEAR, FAR = 2.0 ** -64, 2.0 ** 64
 
 
@@ -39,7 +44,7 @@ def _shared(graph: Graph, node: Node, names: Names, made: dict[str, tuple[Ref, R
     x, s = node.op.args
     assert isinstance(s, Ref)
     divisor = graph.table[s.value]
-    if divisor.dtype not in ("f32", "bf16", "f16") or _times(node.axes, axes_read(graph, (s,))) < MANY:
+    if divisor.dtype not in ("f32", "bf16", "f16") or _times(node.axes, axes_read(graph, (s,))) < MANY or _looked_at(graph, node):
         return None
     new: list[Node] = []
     if s.value not in made:
@@ -47,6 +52,22 @@ def _shared(graph: Graph, node: Node, names: Names, made: dict[str, tuple[Ref, R
     factor, reciprocal = (compose(s, r, tuple(a.name for a in divisor.axes)) for r in made[s.value])
     scaled = Node(names.unused(f"{node.name}_scaled"), Map("mul", (x, factor)), node.axes, "f32", node.loc)
     return (*new, scaled, replace(node, op=Map("mul", (Ref(scaled.name), reciprocal))))
+
+
+def _looked_at(graph: Graph, node: Node) -> bool:
+    """Whether elementwise functions of a value have a step, a pole or a kink that one unit in the last place may cross."""
+    todo, seen = [node.name], set[str]()
+    while todo:
+        name = todo.pop()
+        for reader in graph.readers(name):
+            if not isinstance(reader.op, Map) or reader.name in seen:
+                continue
+            constant = any(isinstance(a, Lit) for a in reader.op.args)
+            if reader.op.fn in STEPS or reader.dtype not in FLOATS or (reader.op.fn in ("add", "sub") and constant):
+                return True
+            seen.add(reader.name)
+            todo.append(reader.name)
+    return False
 
 
 def _times(axes: tuple[Axis, ...], read: set[str]) -> int:

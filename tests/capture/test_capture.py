@@ -270,3 +270,16 @@ def test_printed_graph():
     ]
     assert "add = add(i, size(x, 0)) : i64[rows]" in text and "dot = contract(picked, y; ab,ab->a)" not in text
     assert text.splitlines()[-1] == "  return dot, =x (tuple)"
+
+
+@dataclasses.dataclass
+class Derived:
+    x: torch.Tensor
+    y: object = dataclasses.field(init=False, default=None)
+
+
+def test_a_container_that_cannot_be_made_again_is_refused():
+    assert capture(lambda x: {"a": x + 1, "": x * 2}, dict(x=normal(3, 4))).structure == "nested:{'a': '*', '': '*'}"
+    for step in (lambda x: {torch.float32: x + 1}, lambda x: {float("inf"): x + 1}, lambda x: Derived(x + 1)):
+        with pytest.raises(CaptureError, match="cannot be made again"):
+            capture(step, dict(x=normal(3, 4)))

@@ -43,6 +43,9 @@ def test_a_receipt_says_what_ran_and_is_found_by_its_identity(tmp_path):
     assert show(listed(wanted, read(path.parent)), told.append) == 2
     assert [line.split()[0] for line in told] == ["ok", "missing", "missing"] and "refused" in told[2]
     assert listed(wanted[:1], [replace(receipt, ok=False)])[0][1] is None
+    assert listed(wanted[:1], [replace(receipt, times_us={})])[0][1] is None  # What an interrupted run leaves.
+    newer, older = replace(receipt, driver="580.159.04"), replace(receipt, driver="580.9")
+    assert listed(wanted[:1], [newer, older])[0][1] == newer
 
 
 def test_an_objection_of_a_sanitizer_makes_it_wrong(tmp_path):

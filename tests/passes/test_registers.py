@@ -9,6 +9,7 @@ from fusec.ir.interpret_kernel import run_kernel
 from fusec.ir.kernel import Barrier, Compute, Copy, Declare, Elem, Global, KernelSpec, Round, walk
 from fusec.passes.back import to_kernel
 from fusec.passes.front import to_graph
+from fusec.passes.round_once import registers_read
 
 BF16 = torch.bfloat16
 
@@ -61,29 +62,30 @@ def test_a_store_of_another_type_is_no_rounding():
 
 
 def handed_over(x, state, idx):
-    """x [R, 128], state [S, 64, 128] in place at idx [R]: every row of the state needs what other threads make of x."""
+    """x [R, K], state [S, 48, K] in place at idx [R]: every row of the state needs what other threads make of x."""
     n = x.float() * torch.rsqrt(x.float().square().sum(-1, keepdim=True) + 1.0)
     h = state[idx].float() * n.unsqueeze(1)
     state[idx] = h.to(state.dtype)
     return h.sum(-1)
 
 
-@pytest.mark.parametrize("dtype, held", [(BF16, "bf16"), (torch.float16, "f16"), (torch.float32, "f32")])
+@pytest.mark.parametrize("dtype, held", [(BF16, "bf16"), (torch.float16, "f16")])
 def test_what_is_loaded_ahead_of_a_barrier_is_widened_behind_it(dtype, held):
-    given = dict(x=torch.randn(3, 128), state=torch.randn(5, 64, 128).to(dtype), idx=torch.tensor([3, 0, 4]))
+    given = dict(x=torch.randn(3, 1000), state=torch.randn(5, 48, 1000).to(dtype), idx=torch.tensor([3, 0, 4]))
     spec = kernel(handed_over, given)
-    order = [s for s in walk(spec.body)]
-    loads = [s for s in order if isinstance(s, Copy) and isinstance(s.source, Global) and s.source.tensor == "state"]
-    assert len(loads) == 1 and isinstance(loads[0].target, Elem)
-    ahead = any(isinstance(s, Barrier) for s in order[order.index(loads[0]):])
-    declared = next(s for s in order if isinstance(s, Declare) and s.name == loads[0].target.name)
-    assert declared.dtype == (held if ahead else "f32")
+    order = list(walk(spec.body))
+    load = next(s for s in order if isinstance(s, Copy) and isinstance(s.source, Global) and s.source.tensor == "state")
+    assert isinstance(load.target, Elem)
+    name, barriers = load.target.name, [i for i, s in enumerate(order) if isinstance(s, Barrier)]
+    first = next(i for i, s in enumerate(order) if isinstance(s, Compute) and name in registers_read(s))
+    assert any(order.index(load) < b < first for b in barriers)
+    assert next(s for s in order if isinstance(s, Declare) and s.name == name).dtype == held
     theirs = {n: t.clone() for n, t in given.items()}
     expected = handed_over(**theirs)
     ours, out = {n: t.clone() for n, t in given.items()}, torch.empty_like(expected)
     run_kernel(spec, ours | {next(p.name for p in spec.parameters if p.name not in given): out})
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4)
-    assert (ours["state"].float() - theirs["state"].float()).abs().max() <= 2.0 ** -6
+    torch.testing.assert_close(ours["state"], theirs["state"])
 
 
 def test_nothing_stands_between_the_resident_loads_and_the_barrier():

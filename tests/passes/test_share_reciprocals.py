@@ -60,3 +60,26 @@ def test_every_size_of_divisor():
     assert (found[small].abs() <= 2.0 ** -126 * (1 + 2 * ULP)).all()
     zero = (x == 0) & ~as_f32.isnan()
     assert torch.equal(found[zero].signbit(), as_f32[zero].signbit()) and (found[zero] == 0).all()
+
+
+@pytest.mark.parametrize("step", [
+    lambda q: torch.log(1.0 - q), lambda q: (1.0 - q).sqrt(), lambda q: (q.abs() == 1.0).float(),
+    lambda q: (q * 127).to(torch.int32),
+    lambda q: torch.floor(q * 3.0), lambda q: torch.where(q >= 1.0, q, 0.0)])
+def test_a_quotient_that_is_looked_at_closely_stays_one(step):
+    """The largest element over the maximum is exactly 1."""
+    def ratio(x):
+        return step(x / x.abs().amax(-1, keepdim=True))
+    given = dict(x=torch.rand(5, 64) + 0.1)
+    graph = graph_of(ratio, given)
+    assert "rcp" not in functions(graph)
+    assert torch.equal(outputs(graph, given), ratio(**given))
+
+
+def test_a_divisor_of_16_bits_and_a_quotient_that_is_rounded():
+    def scaled(x, s):
+        return (x / s[:, None]).to(torch.bfloat16)
+    given = dict(x=torch.randn(5, 64), s=(torch.rand(5) + 0.1).bfloat16())
+    graph = graph_of(scaled, given)
+    assert "rcp" in functions(graph)
+    torch.testing.assert_close(outputs(graph, given), scaled(**given), rtol=2 ** -8, atol=0)
