@@ -215,7 +215,17 @@ class Fused(Dispatcher):
             raise FusecError(f"{self.name}: {error}; the example's sizes are {', '.join(self.sizes()) or 'none'}") from None
         with torch.random.fork_rng([device] if torch.device(device).type == "cuda" else []):
             torch.manual_seed(EXAMPLE_SEED)
-            return bind_example(self.reference, self.example(rows, device, **sizes))
+            return bind_example(self.reference, self._made(rows, device, sizes))
+
+    def _made(self, rows: int, device: Any, sizes: Mapping[str, Any]) -> Any:
+        """What the example function gives; FusecError with the sizes asked for where it raises."""
+        assert self.example is not None
+        try:
+            return self.example(rows, device, **sizes)
+        except (LookupError, ValueError, TypeError, ArithmeticError) as error:
+            given = "".join(f", {name}={value}" for name, value in sizes.items())
+            raise FusecError(f"{self.name}: its example function raises {type(error).__name__}: {error} (rows={rows}{given})",
+                             hint="--traceback shows where; the example may take other values of a size") from error
 
     def _layouts(self, rows: int, sizes: Mapping[str, Any]) -> examples.Layouts:
         if not self.has_example:

@@ -109,6 +109,9 @@ def list_receipts(files: Sequence[str], wanted: Sequence[str], folder: str | Non
     from .checker.receipts import FOLDER, listed, read, show
     from .cli_load import RECIPES
     place = Path(folder) if folder else FOLDER
+    if not folder and not place.is_dir():
+        raise FusecError(f"no folder {place} here",
+                         hint="run this where the receipts are kept, or name their folder with --receipts")
     names = list(files) or sorted(p.stem for p in RECIPES.glob("*.py") if p.stem != "__init__")
     have: list[Receipt] = read(place) if place.is_dir() else []
     found = listed((w for name in names for w in _sources(name, wanted, progress)), have)

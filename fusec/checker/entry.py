@@ -55,7 +55,7 @@ def prepared(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_in
     placeholders for them, and the stages for their layout."""
     check_level(level)
     if level == "gpu" and not torch.cuda.is_available():
-        raise TargetError("level gpu: expected a CUDA device, found none", hint='levels "graph" and "kernel" need none')
+        raise TargetError("level gpu: expected a CUDA device, found none", hint='levels "graph", "kernel" and "emulate" need none')
     from ..api import bind_example
     goal = target(subject, inputs, example_inputs, arch)
     given = bind_example(goal.fn, inputs)
