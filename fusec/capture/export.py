@@ -297,7 +297,7 @@ def _check_one_row(step: Step, graph: TensorGraph, free: Free) -> None:
         raise CaptureError(
             f"with one row the function computes something else: {what} differs",
             loc,
-            "let no row depend on the others, do not branch on their number, and squeeze dims by number",
+            "let no row depend on the others, do not branch on the number of rows, and squeeze dims by number",
         )
 
 
