@@ -24,7 +24,7 @@ def contract_products(graph: Graph) -> Graph:
     """
     if graph.numerics == "strict":
         return graph
-    names = Names(frozenset(graph.tensors) | {n.name for n in graph.nodes} | {a.name for a in graph.axes})
+    names = Names.of(graph)
     for name in [n.name for n in graph.nodes]:
         node = graph.table[name]
         made = _contract(graph, node, names)

@@ -66,7 +66,7 @@ def _distribute_dots(graph: Graph) -> Graph:
     Only where x carries more axes than the result, so that a pass over a large operand is saved, and only on unrounded fp32. Sums
     of finite terms stay finite unless d · <k, q> overflows while h + d k does not; infinities and NaN reach o either way.
     """
-    names = Names(frozenset(graph.tensors) | {n.name for n in graph.nodes} | {a.name for a in graph.axes})
+    names = Names.of(graph)
     return replace_nodes(graph, lambda g, node: _distribute(g, node, names))
 
 

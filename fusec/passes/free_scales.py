@@ -24,7 +24,7 @@ def free_scales(graph: Graph) -> Graph:
     """
     if graph.numerics == "strict":
         return graph
-    names = Names(frozenset(graph.tensors) | {n.name for n in graph.nodes} | {a.name for a in graph.axes})
+    names = Names.of(graph)
     return drop_dead(replace_nodes(graph, lambda g, node: _freed(g, node, names)))
 
 

@@ -3,12 +3,19 @@ from __future__ import annotations
 
 import keyword
 
+from ..ir.graph import Graph
+
 
 class Names:
     """Hands out unique value names. `taken` starts as the names of tensors; axes reserve theirs as they get them."""
 
     def __init__(self, taken: frozenset[str]) -> None:
         self.taken = set(taken)
+
+    @classmethod
+    def of(cls, graph: Graph) -> Names:
+        """Names beside those of a graph's values, tensors and axes."""
+        return cls(frozenset(graph.tensors) | {n.name for n in graph.nodes} | {a.name for a in graph.axes})
 
     def value(self, target: str, fallback: str) -> str:
         """`target` if it is a free identifier, else target_1, target_2, …; without a target the same from `fallback`."""

@@ -71,16 +71,15 @@ def relaxed(s: Stages) -> Stages | None:
     if kernel.launch.min_blocks > 2:
         return with_blocks(2)
     avoid = (*s.avoid, s.need("schedule").layout(s.need("schedule").anchor))
-    alone = with_blocks(1)
     if several and s.avoid:
-        return alone
+        return with_blocks(1)
     try:
-        schedule, kernel = to_kernel(s.need("graph"), s.arch, dict(s.alignment) or None, avoid)
+        schedule, other = to_kernel(s.need("graph"), s.arch, dict(s.alignment) or None, avoid)
     except ResourceError:
-        return alone if several else None
-    if several and kernel.launch.min_blocks == 1:
-        return alone
-    return _source(replace(s, schedule=schedule, kernel=kernel, avoid=avoid))
+        return with_blocks(1) if several else None
+    if several and other.launch.min_blocks == 1:
+        return with_blocks(1)
+    return _source(replace(s, schedule=schedule, kernel=other, avoid=avoid))
 
 
 def _source(s: Stages) -> Stages:

@@ -22,7 +22,7 @@ MOST = 12.0
 
 def recompute(graph: Graph, grid: Grid) -> Graph:
     """The graph with a copy of such values for every other domain that reads them."""
-    names = Names(frozenset(graph.tensors) | {n.name for n in graph.nodes} | {a.name for a in graph.axes})
+    names = Names.of(graph)
     light = _light(graph, grid)
     copies: dict[str, list[Node]] = {}
     renamed: dict[tuple[str, frozenset[str]], str] = {}

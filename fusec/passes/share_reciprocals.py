@@ -33,7 +33,7 @@ def share_reciprocals(graph: Graph) -> Graph:
     """The graph with such divisions as products."""
     if graph.numerics == "strict":
         return graph
-    names = Names(frozenset(graph.tensors) | {n.name for n in graph.nodes} | {a.name for a in graph.axes})
+    names = Names.of(graph)
     made: dict[str, tuple[Ref, Ref]] = {}
     return replace_nodes(graph, lambda g, node: _shared(g, node, names, made))
 
