@@ -83,13 +83,17 @@ def declared_layouts(fn: Callable[..., Any], rows: int, given: Mapping[str, Any]
     return examples.layouts(fn, rows, given)
 
 
-def bind_example(fn: Callable[..., Any], inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-    """{parameter: value}, defaults filled in. Raises ArgumentError where the inputs do not fit the signature."""
+def bind_example(fn: Callable[..., Any], inputs: Mapping[str, Any] | Sequence[Any], maker: Callable[..., Any] | None = None
+                 ) -> dict[str, Any]:
+    """{parameter: value}, defaults filled in. Raises ArgumentError where the inputs do not fit the signature, which stands at `maker`
+    (by default `fn`)."""
     try:
         signature = inspect.signature(fn)
         bound = signature.bind(**inputs) if isinstance(inputs, Mapping) else signature.bind(*inputs)
     except TypeError as error:
-        raise ArgumentError(f"example inputs of {getattr(fn, '__name__', fn)}: {error}") from None
+        takes = ", ".join(inspect.signature(fn).parameters) or "nothing"
+        raise ArgumentError(f"example inputs of {getattr(fn, '__name__', fn)}: {error}", annotations.loc_of(maker or fn),
+                            f"the function takes {takes}") from None
     bound.apply_defaults()
     return dict(bound.arguments)
 
@@ -215,7 +219,7 @@ class Fused(Dispatcher):
             raise FusecError(f"{self.name}: {error}; the example's sizes are {', '.join(self.sizes()) or 'none'}") from None
         with torch.random.fork_rng([device] if torch.device(device).type == "cuda" else []):
             torch.manual_seed(EXAMPLE_SEED)
-            return bind_example(self.reference, self._made(rows, device, sizes))
+            return bind_example(self.reference, self._made(rows, device, sizes), self.example)
 
     def _made(self, rows: int, device: Any, sizes: Mapping[str, Any]) -> Any:
         """What the example function gives; FusecError with the sizes asked for where it raises."""
@@ -225,6 +229,7 @@ class Fused(Dispatcher):
         except (LookupError, ValueError, TypeError, ArithmeticError) as error:
             given = "".join(f", {name}={value}" for name, value in sizes.items())
             raise FusecError(f"{self.name}: its example function raises {type(error).__name__}: {error} (rows={rows}{given})",
+                             annotations.loc_of(self.example),
                              hint="--traceback shows where; the example may take other values of a size") from error
 
     def _layouts(self, rows: int, sizes: Mapping[str, Any]) -> examples.Layouts:

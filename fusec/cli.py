@@ -267,16 +267,25 @@ def inspect(request: Request, stage: str | None, arch: str) -> None:
 
 
 @command("explain", arch=DEFAULT[0])
-def explain(request: Request, arch: str) -> None:
-    """Say why the functions of FILE became the kernels they are, or why they cannot be."""
+def explain(request: Request, arch: str) -> int:
+    """Say why the functions of FILE became the kernels they are, or why they cannot be: every one of them, exit code 2 at the end
+    where one cannot."""
     from .cli_report import ops_fused
     from .cli_stages import explain as text
+    refused = False
     with working() as progress:
         for chosen in request.functions(progress):
             for name in archs(arch):
-                stages = chosen.plan(name, "kernel", progress)
+                try:
+                    stages = chosen.plan(name, "kernel", progress)
+                except FusecError as error:
+                    refused = True
+                    click.echo(f"{chosen.name}: no kernel for {name}")
+                    show_error(error, request.traceback)
+                    continue
                 head = f"{chosen.name}\n" if chosen.varying else ""
                 click.echo(head + text(stages, ops_fused(stages.need("captured"))), nl=False)
+    return 2 if refused else 0
 
 
 @command("check", arch=None)

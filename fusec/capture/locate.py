@@ -98,7 +98,7 @@ def _definitions(tree: ast.Module) -> dict[int, int]:
 def _frame(code: CodeType, line: int, column: int) -> Frame:
     tree = _module(code.co_filename)
     start = code.co_firstlineno
-    if tree is not None:
+    if tree is not None and code.co_name != "<lambda>":  # A lambda in a decorator stands on its own line, not at the def below it.
         start = _definitions(tree).get(start, start)
     name = code.co_qualname.rpartition("<locals>.")[2]
     return Frame(name, code.co_filename, line, column, line - start)

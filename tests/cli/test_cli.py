@@ -86,6 +86,14 @@ def test_explain_says_what_the_grid_is(run, step):
     assert code == 0 and "double_it: 2 operations in one kernel for sm_100a" in out and "one block per" in out
 
 
+def test_explain_goes_on_after_a_function_that_is_refused(run, step):
+    body = "@fusec.fuse(example=make)\ndef sorted_rows(x):\n    return torch.linalg.svd(x)[1]\n\n\n"
+    code, out, err = run("explain", step(body + DOUBLE), "--arch", "sm_90a,sm_100a")
+    assert code == 2 and err.count("step.py:11:") == 2 and "Traceback" not in err
+    for arch in ("sm_90a", "sm_100a"):
+        assert f"sorted_rows: no kernel for {arch}" in out and f"double_it: 2 operations in one kernel for {arch}" in out
+
+
 def test_shipped_recipes_are_found_from_anywhere(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("gla_decode", "recipes/gla_decode.py", "fusec/recipes/gla_decode.py", "gla_decode:gla_decode"):
@@ -108,6 +116,9 @@ def test_shipped_recipes_are_found_from_anywhere(run, tmp_path, monkeypatch):
     ("@fusec.fuse(example=make)\ndef f(x):\n    return torch.linalg.svd(x)[1]\n", [], "step.py:11:"),
     ("@fusec.fuse(example=make)\ndef f(x):\n    return x[x > 0]\n", [], "step.py:11:"),
     ("@fusec.fuse(example=lambda rows, device: dict(y=1))\ndef f(x):\n    return x\n", [], "example inputs of f: "),
+    ("@fusec.fuse(example=lambda rows, device: dict(y=1))\ndef f(x):\n    return x\n", [], "step.py:9:"),
+    ("def own(rows, device):\n    return dict(y=rows.z)\n\n\n@fusec.fuse(example=own)\ndef f(x):\n    return x\n", [], "step.py:10:"),
+    ("def own(rows, device):\n    return dict(y=[][rows])\n\n\n@fusec.fuse(example=own)\ndef f(x):\n    return x\n", [], "step.py:9:"),
 ])
 def test_a_users_error_is_exit_code_2_without_a_traceback(run, step, body, arguments, message):
     code, out, err = run("compile", step(body), *arguments)
