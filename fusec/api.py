@@ -85,8 +85,7 @@ def declared_layouts(fn: Callable[..., Any], rows: int, given: Mapping[str, Any]
 
 def bind_example(fn: Callable[..., Any], inputs: Mapping[str, Any] | Sequence[Any], maker: Callable[..., Any] | None = None
                  ) -> dict[str, Any]:
-    """{parameter: value}, defaults filled in. Raises ArgumentError where the inputs do not fit the signature, which stands at `maker`
-    (by default `fn`)."""
+    """{parameter: value}, defaults filled in. Raises ArgumentError at `maker` (by default `fn`) where the inputs do not fit."""
     try:
         signature = inspect.signature(fn)
         bound = signature.bind(**inputs) if isinstance(inputs, Mapping) else signature.bind(*inputs)

@@ -88,7 +88,8 @@ def dims_of(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
 class Builder:
     """The nodes so far, and what the next ones are credited to.
 
-    sizes: where each symbol can be read, as (argument, dim). loc, source: of the captured op that is being imported. forwards:
+    sizes: where each symbol can be read, as (argument, dim). loc, source: of the captured op that is being imported. viewed: what a
+    value of the same bits was made from. forwards:
     whether reads and views of updates are replaced by what was written. apart: whether constants and positions of equal sizes stay
     values of their own: where sizes are those of an example, equal ones say nothing.
     """
@@ -100,6 +101,7 @@ class Builder:
     known: dict[Any, Value] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
     table: dict[str, TensorNode] = field(default_factory=dict)
+    viewed: dict[str, Value] = field(default_factory=dict)
     forwards: bool = True
     apart: bool = False
 

@@ -12,9 +12,11 @@ import sympy
 import torch
 
 from ..errors import CaptureError, InternalError, Loc, UnsupportedOp
-from ..ir.reference import SHORT_DTYPE
+from ..ir.dtype import FLOATS
+from ..ir.reference import SHORT_DTYPE, TORCH_DTYPE
 from ..ir.tensor import Argument, Input, Size, TensorGraph, TensorNode
 from .builder import Builder, Shape, Value, plain
+from .known import Known, is_wide
 from .nodes import live, rewire, word
 from .ops import OPS
 from .registry import Result
@@ -48,6 +50,7 @@ class Importer:
         self.rename: dict[sympy.Symbol, sympy.Expr] = {}
         self.calls: dict[int, Any] = {}
         self.targets: dict[str, str] = {}
+        self.known = Known(self._captured)
 
     # ---- sizes
 
@@ -115,8 +118,8 @@ class Importer:
             if holder not in mine:
                 self.env[holder] = self._constant(holder)
 
-    def _constant(self, holder: Any) -> Value:
-        """A tensor that the function captured or made from Python numbers: constants of its elements."""
+    def _captured(self, holder: Any) -> torch.Tensor | None:
+        """A tensor that the function captured or made from Python numbers; None where there is none."""
         signature = self.program.exported.graph_signature
         fqn = (
             signature.inputs_to_lifted_tensor_constants.get(holder.name)
@@ -124,13 +127,20 @@ class Importer:
             or signature.inputs_to_parameters.get(holder.name)
         )
         tensor = self.program.exported.constants.get(fqn)
-        if tensor is None:
-            tensor = self.program.exported.state_dict.get(fqn)
+        return self.program.exported.state_dict.get(fqn) if tensor is None else tensor
+
+    def _constant(self, holder: Any) -> Any:
+        """A captured tensor as constants of its elements; one of float64 stays as it is until something narrower comes of it."""
+        tensor = self._captured(holder)
+        return tensor if is_wide(tensor) and self.known.value(holder) is not None else self._elements(tensor)
+
+    def _elements(self, tensor: torch.Tensor | None) -> Value:
+        """Constants in the shape of a tensor. Raises CaptureError where they are too many."""
         if tensor is None or tensor.numel() > MOST_CONSTANTS or type(tensor).__name__ == "FakeTensor":
             size = "" if tensor is None else f" of {tensor.numel()} elements"
             raise CaptureError(
                 f"the function reads a tensor{size} that is not an argument",
-                self.loc,
+                self.builder.loc if self.builder.loc.frames else self.loc,
                 f"pass it as an argument (constants of at most {MOST_CONSTANTS} elements may be captured)",
             )
         if tensor.dtype not in SHORT_DTYPE:
@@ -187,18 +197,29 @@ class Importer:
         tensors = [
             v for v in (node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else [node.meta["val"]]) if v is not None
         ]
+        wide = any(map(is_wide, tensors))
+        if wide or any(is_wide(self.env.get(n)) for n in node.all_input_nodes):
+            found = self.known.value(node)
+            if found is not None:
+                return found if wide or not isinstance(found, torch.Tensor) else self._elements(found)
         for t in tensors:
             if t.dtype not in SHORT_DTYPE:
                 raise UnsupportedOp(
                     f"{target}: a result of dtype {str(t.dtype).removeprefix('torch.')}",
                     self.builder.loc,
-                    "write the step in float32 and narrower, and pass in what depends on no argument; "
-                    "complex numbers as two real tensors",
+                    "write what depends on an argument in float32 and narrower; complex numbers as two real tensors",
                 )
         self._check_device(node, tensors[0], target)
-        result = row.build(self.builder, Result(self.shape(tensors[0]), SHORT_DTYPE[tensors[0].dtype]), *self._operands(node))
+        out = Result(self.shape(tensors[0]), SHORT_DTYPE[tensors[0].dtype])
+        result = row.build(self.builder, out, *(self._narrowed(a, out) for a in self._operands(node)))
         self._check(target, result, tensors)
         return result
+
+    def _narrowed(self, a: Any, out: Result) -> Any:
+        """An operand, a constant of float64 as one of the result's dtype: eager converts it to that before it computes."""
+        if isinstance(a, list):
+            return [self._narrowed(x, out) for x in a]
+        return self._elements(a.to(TORCH_DTYPE[out.dtype if out.dtype in FLOATS else "f32"])) if is_wide(a) else a
 
     def _check_device(self, node: Any, tensor: Any, target: str) -> None:
         devices = {n.meta["val"].device for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)}

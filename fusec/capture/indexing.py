@@ -39,13 +39,29 @@ def merged(b: Builder, x: Value, indices: Sequence[Value | None]) -> tuple[Value
     return b.reshape(flat, shape), order, at, index
 
 
+def _is_mask(index: Value | None) -> bool:
+    return index is not None and index.dtype in ("bool", "u8")
+
+
 def _indices(b: Builder, x: Value, indices: Sequence[Value | None]) -> list[Value | None]:
-    for i in indices:
-        if i is not None and i.dtype in ("bool", "u8"):
-            raise b.unsupported(
-                "an index that is a mask", "use torch.where, or an integer index: a mask's size depends on its values"
-            )
+    if any(map(_is_mask, indices)):
+        raise b.unsupported("an index that is a mask", "use torch.where, or an integer index: a mask's size depends on its values")
     return list(indices)
+
+
+def _where(b: Builder, x: Value, indices: Sequence[Value | None], value: Value, accumulate: bool) -> Value | None:
+    """x with one number (or, along the dims after the mask's, one row of them) where a mask says; None where a mask is not the only
+    index, or the values that are put are as many as the mask has elements that hold."""
+    at = next((d for d, i in enumerate(indices) if i is not None), 0)
+    mask = indices[at] if indices else None
+    if mask is None or not _is_mask(mask) or sum(i is not None for i in indices) > 1:
+        return None
+    behind = x.rank - at - mask.rank
+    if any(n != 1 for n in value.shape[: max(value.rank - behind, 0)]) or at and value.rank > behind:
+        return None
+    value = b.cast(b.reshape(value, value.shape[max(value.rank - behind, 0) :]), x.dtype)
+    new = b.map("add", x, value, dtype=x.dtype) if accumulate else value
+    return b.update(x, b.map("select", b.reshape(b.cast(mask, "bool"), mask.shape + (1,) * behind), new, x, dtype=x.dtype))
 
 
 @op(
@@ -93,10 +109,18 @@ def _take(b: Builder, out: Result, x: Value, index: Value) -> Value:
         "x, [k, k], y[:, 0]",
         "x, [k - 3], y[0]",
         "h, [k], y.to(h.dtype)",
+        "x, [x > 0], s",
+        "x, [x[:, 0] > 0], y[0]",
+        "x, [x[:, 0] > 0], y[:1, :1], True",
+        "x[None], [None, x > 0], s",
+        "x, [None, x[0] > 0], s",
     ),
     _unsafe_index_put="x, [k], y",
 )
 def _index_put(b: Builder, out: Result, x: Value, indices: list[Value | None], value: Value, accumulate: bool) -> Value:
+    masked = _where(b, x, indices, value, accumulate)
+    if masked is not None:
+        return masked
     if accumulate:
         raise b.unsupported("with accumulate=True", ACCUMULATE)
     given = _indices(b, x, indices)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from . import activations, contractions, creation, indexing, pointwise, reductions, row_ops, views
+from . import activations, bits, contractions, creation, indexing, pointwise, reductions, row_ops, views
 from .registry import OPS, Op, nearest, supported
 
-KINDS = (pointwise, activations, reductions, contractions, views, creation, indexing, row_ops)
+KINDS = (pointwise, activations, reductions, contractions, views, bits, creation, indexing, row_ops)
 
 __all__ = ["KINDS", "OPS", "Op", "nearest", "supported"]

@@ -401,15 +401,3 @@ def _diag_embed(b: Builder, out: Result, x: Value, offset: int, d1: int, d2: int
     for place, d in sorted(((d1 % rank, rank - 2), (d2 % rank, rank - 1))):
         order.insert(place, d)
     return b.permute(square, order)
-
-
-@op(view__dtype="x.float(), torch.int32")
-def _bits(b: Builder, out: Result, x: Value, dtype: Any) -> Value:
-    kinds = {("f32", "i32"): "bitcast_i32", ("i32", "f32"): "bitcast_f32"}
-    if (x.dtype, out.dtype) not in kinds:
-        raise b.unsupported(
-            f"the bits of {x.dtype} as {out.dtype}",
-            "between float32 and int32 only; pass an argument as a view of that type, and view a result after the call: "
-            "both cost nothing",
-        )
-    return b.map(kinds[x.dtype, out.dtype], x, dtype=out.dtype)

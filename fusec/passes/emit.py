@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import FusionError
-from ..ir.dtype import NARROW
+from ..ir.dtype import BYTES, FLOATS, INTS, NARROW, register
 from ..ir.geometry import registers
-from ..ir.graph import Iota, Join, Map, Node, Reduce
+from ..ir.graph import Iota, Join, Map, Node, Reduce, Ref
 from ..ir.kernel import (
     Apply,
     Assign,
@@ -21,11 +21,14 @@ from ..ir.kernel import (
     Value,
 )
 from ..ir.plan import Layout
-from ..ir.scalar import COMPOSITES
+from ..ir.scalar import COMPOSITES, PRIMITIVES
 from .emit_context import Piece
 from .emit_exchange import Exchanges
 from .emit_memory import Memory
 from .emit_reduce import Reductions
+
+GROWING = frozenset({"add", "sub", "neg", "mul", "mul_rn", "abs", "fma", "shl", "floordiv"})
+"""Functions of integers whose results may need more bits than their operands have."""
 
 
 @dataclass(slots=True)
@@ -45,9 +48,51 @@ class Emitter(Memory, Exchanges, Reductions):
             assert isinstance(node.op, Map)
             args = tuple(self.operand(node, a, point) for a in node.op.args)
             value = args[0] if node.op.fn == "identity" else Apply(self._spelled(node), args)
-        if node.dtype in NARROW:
+        if node.dtype in NARROW or self._converts(node):
             value = Round(value, node.dtype)
         return Piece(self.region(layout), (self.declare(node), Compute(loops, (Assign(self.own(node), value, self.origin(node)),))))
+
+    def _converts(self, node: Node) -> bool:
+        """Whether a value that comes of integers, or becomes one, has to be converted where it is made.
+
+        A float that becomes an integer, an integer that is cut to fewer bits or counted in 64, or that becomes a float which others
+        like it are computed with: what is used once stands in the text of its reader, without a register that says what it is.
+        """
+        if not isinstance(node.op, Map):
+            return False
+        bits = 8 * BYTES[node.dtype]
+        if node.op.fn != "identity":
+            return node.dtype in INTS and bits < 32 and node.op.fn in GROWING
+        before = self._converted(node)
+        readers = [r for r in self.problem.graph.readers(node.name) if isinstance(r.op, Map)]
+        if node.dtype in FLOATS:
+            return before in INTS and any(self._of_integers(r) for r in readers)
+        if node.dtype not in INTS or before in ("", "bool"):
+            return False
+        if before in FLOATS or bits < 32:
+            return before != node.dtype
+        return register(before) != node.dtype and any(self._outgrows(r) for r in readers)
+
+    def _converted(self, node: Node) -> str:
+        """The dtype of what a conversion converts, "" for a value that is none."""
+        operand = node.op.args[0] if isinstance(node.op, Map) and node.op.fn == "identity" else None
+        return self.problem.graph.table[operand.value].dtype if isinstance(operand, Ref) else ""
+
+    def _of_integers(self, reader: Node) -> bool:
+        """Whether a function of floats has nothing but integers in its text."""
+        assert isinstance(reader.op, Map)
+        fn = reader.op.fn
+        if fn in COMPOSITES or PRIMITIVES[fn].approximate or fn in ("identity", "div", "rcp", "sqrt"):
+            return False
+        args = [a for a in reader.op.args[fn == "select":]]
+        return all(isinstance(a, Ref) and self._converted(self.problem.graph.table[a.value]) in INTS for a in args)
+
+    def _outgrows(self, reader: Node) -> bool:
+        """Whether a function of an integer may leave 32 bits; sums with constants, sizes and positions count elements."""
+        if not isinstance(reader.op, Map) or reader.op.fn not in GROWING:
+            return False
+        values = [self.problem.graph.table[a.value] for a in reader.op.args if isinstance(a, Ref)]
+        return reader.op.fn not in ("add", "sub", "neg", "abs") or sum(not isinstance(v.op, Iota) for v in values) > 1
 
     def _spelled(self, node: Node) -> str:
         """A product that a later addition could swallow is one that cannot be contracted."""

@@ -125,11 +125,11 @@ def fills_by_int32(x):
 
 
 def bits(x):
-    return x.bfloat16().view(torch.int16)
+    return x.to(torch.int64).view(torch.int32)
 
 
-def frequencies(x):
-    return x * (10000 ** (torch.arange(4, dtype=torch.float64) / 4)).float()
+def double(x):
+    return (x.double() * 2).float()
 
 
 REFUSED = {
@@ -156,8 +156,8 @@ REFUSED = {
     squeezes: ("with one row the function computes something else", ".squeeze()", "by number"),
     copies_by_int32: ("an index of type i32", "index_copy", "index.long()"),
     fills_by_int32: ("an index of type i32", "index_fill", "index.long()"),
-    bits: ("the bits of bf16 as i16", "view(torch.int16)", "after the call"),
-    frequencies: ("a result of dtype float64", "torch.arange", "pass in what depends on no argument"),
+    bits: ("the bits of i64 as i32", "view(torch.int32)", "before the call"),
+    double: ("a result of dtype float64", "x.double()", "in float32 and narrower"),
     accumulates: ("accumulate=True", "index_put", "distinct"),
 }
 

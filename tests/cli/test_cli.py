@@ -117,8 +117,8 @@ def test_shipped_recipes_are_found_from_anywhere(run, tmp_path, monkeypatch):
     ("@fusec.fuse(example=make)\ndef f(x):\n    return x[x > 0]\n", [], "step.py:11:"),
     ("@fusec.fuse(example=lambda rows, device: dict(y=1))\ndef f(x):\n    return x\n", [], "example inputs of f: "),
     ("@fusec.fuse(example=lambda rows, device: dict(y=1))\ndef f(x):\n    return x\n", [], "step.py:9:"),
-    ("def own(rows, device):\n    return dict(y=rows.z)\n\n\n@fusec.fuse(example=own)\ndef f(x):\n    return x\n", [], "step.py:10:"),
-    ("def own(rows, device):\n    return dict(y=[][rows])\n\n\n@fusec.fuse(example=own)\ndef f(x):\n    return x\n", [], "step.py:9:"),
+    ("def own(rows, device):\n    return dict(y=rows.z)\n\n\n@fusec.fuse(example=own)\ndef f(x): return x\n", [], "step.py:10:"),
+    ("def own(rows, device):\n    return dict(y=[][rows])\n\n\n@fusec.fuse(example=own)\ndef f(x): return x\n", [], "step.py:9:"),
 ])
 def test_a_users_error_is_exit_code_2_without_a_traceback(run, step, body, arguments, message):
     code, out, err = run("compile", step(body), *arguments)

@@ -1,0 +1,80 @@
+"""Bits and widths: the bytes of fp8 caches, packed scales, integers of every width, constants of float64, numbers put where a mask
+says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from .record import BF16, normal, record, slots
+
+STEPS: dict[str, Any] = {}
+step = record(STEPS)
+E4M3 = torch.float8_e4m3fn
+
+
+@step(lambda n: dict(x=normal(n, 60, scale=100.0), i=torch.randint(100000, 2000000, (n, 60), dtype=torch.int32)))
+def conversions(x, i):
+    e = (x * 8).to(torch.int32)
+    wide = i.long()
+    return torch.where(x > 0, e, e + 3) & 7, x.to(torch.int8) >> 1, wide * wide + wide, i.to(torch.int16).long() * 70000, \
+        i.to(torch.uint8) + 250, (i + 1).float() * (i + 2).float()
+
+
+@step(lambda n: dict(x=normal(n, 64, dtype=BF16)))
+def bits_of_narrow_floats(x):
+    return x.view(torch.int16) & 0x7F80, x.to(torch.float16).view(torch.int16), x.to(torch.float8_e5m2).view(torch.uint8) >> 2
+
+
+@step(lambda n: dict(k=normal(n, 8, 64, dtype=BF16), cache=torch.randint(0, 120, (n + 5, 4, 8, 64), dtype=torch.uint8),
+                     slot=slots(n, 3 * n + 20), scale=torch.tensor(0.3)))
+def fp8_bytes_written(k, cache, slot, scale):
+    q = (k.float() / scale).clamp(-448, 448).to(E4M3)
+    cache[slot // 4, slot % 4] = q.view(torch.uint8)
+
+
+@step(lambda n: dict(k=normal(n, 8, 60, dtype=BF16), cache=torch.randint(0, 120, (n + 5, 8, 60), dtype=torch.uint8), slot=slots(n)))
+def fp8_bytes_read_and_written(k, cache, slot):
+    numbers = cache.view(E4M3)
+    old = numbers[slot].float()
+    numbers[slot] = (old * 0.5 + k.float()).to(E4M3)
+    return old
+
+
+@step(lambda n: dict(x=normal(n, 8, 32)))
+def scales_packed_in_words(x):
+    least = x.abs().amax(-1).clamp_min(1e-10) / 448
+    exponent = torch.ceil(torch.log2(least)).to(torch.int32) + 127
+    return exponent.to(torch.uint8).view(torch.int32), x * torch.exp2(127.0 - exponent.float())[..., None]
+
+
+@step(lambda n: dict(words=torch.randint(-(2**31), 2**31 - 1, (n, 16), dtype=torch.int32), x=normal(n, 64)))
+def words_taken_apart(words, x):
+    return x * words.view(torch.uint8).float()
+
+
+@step(lambda n: dict(x=normal(n, 4, 64), pos=torch.arange(3, 3 + n)))
+def frequencies_in_float64(x, pos):
+    inv = (1.0 / (10000 ** (torch.arange(0, 64, 2, dtype=torch.float64) / 64))).to(torch.float32)
+    angle = (pos[:, None].float() * inv)[:, None]
+    a, b = x.chunk(2, -1)
+    c, s = angle.cos(), angle.sin()
+    return torch.cat((a * c - b * s, b * c + a * s), -1) * torch.tensor(math.sqrt(0.5)).double()
+
+
+@step(lambda n: dict(x=normal(n, 48), h=normal(n, 48, dtype=BF16)))
+def numbers_of_numpy(x, h):
+    c = torch.tensor(np.sqrt(2.0))
+    return x * np.float64(0.3) - c, h * c, torch.where(x > c, x, c)
+
+
+@step(lambda n: dict(o=normal(n, 4, 48), lse=torch.where(normal(n, 4) > 0.5, math.inf, normal(n, 4)), live=torch.arange(n) != 1))
+def numbers_put_by_masks(o, lse, live):
+    lse[lse == math.inf] = -math.inf
+    o = o.clone()
+    o[o.abs() < 0.1] = 0
+    o[~live] = 1.5
+    return o * lse.exp()[..., None]
