@@ -327,7 +327,15 @@ def _select_scatter(b: Builder, out: Result, x: Value, value: Value, dim: int, i
     return replaced(b, x, b.unsqueeze(value, dim % x.rank), dim % x.rank, index % n, 1)
 
 
-@op(slice_scatter=("x, y[:, 1:3], 1, 1, 3", "x, y[1:], 0, 1, 9223372036854775807", "x, y[:, :2], 1, 0, 4, 2", "x, y"))
+@op(
+    slice_scatter=(
+        "x, y[:, 1:3], 1, 1, 3",
+        "x, y[1:], 0, 1, 9223372036854775807",
+        "x, y[:, :2], 1, 0, 4, 2",
+        "x, y[:, :2], 1, 1, 4, 2",
+        "x, y",
+    )
+)
 def _slice_scatter(b: Builder, out: Result, x: Value, value: Value, dim: int, start: Any, end: Any, step: int) -> Value:
     dim %= x.rank
     first, length = cut(b, x, dim, start, end, step)
@@ -336,6 +344,9 @@ def _slice_scatter(b: Builder, out: Result, x: Value, value: Value, dim: int, st
         return b.update(x, value)
     if step == 1:
         return replaced(b, x, value, dim, first, length)
+    size = x.shape[dim]
+    if isinstance(size, int) and length == size // step and size % step == 0 and first < step:
+        return _one_of_each(b, x, value, dim, first, step)
     parts = [
         b.slice(value, dim, (i - first) // step, 1)
         if i >= first and (i - first) % step == 0 and (i - first) // step < length
@@ -343,6 +354,12 @@ def _slice_scatter(b: Builder, out: Result, x: Value, value: Value, dim: int, st
         for i in range(_static(b, x.shape[dim]))
     ]
     return b.join(parts, dim)
+
+
+def _one_of_each(b: Builder, x: Value, value: Value, dim: int, first: int, step: int) -> Value:
+    """x with element `first` of each group of `step` along a dim replaced."""
+    groups = b.reshape(x, (*x.shape[:dim], plain(x.shape[dim] / sympy.Integer(step)), step, *x.shape[dim + 1 :]))
+    return b.reshape(replaced(b, groups, b.unsqueeze(value, dim + 1), dim + 1, first, 1), x.shape)
 
 
 def _static(b: Builder, n: Extent) -> int:

@@ -88,6 +88,14 @@ class CutsDoNotNest(FusionError):
         self.readers, self.radix = readers, radix
 
 
+class StepDoesNotNest(FusionError):
+    """A slice takes every n-th element of a dim that does not consist of groups of n, or that another view cuts elsewhere."""
+
+    def __init__(self, node: TensorNode, what: str) -> None:
+        super().__init__(what, node.loc, "view the dim as [size / step, step] and select")
+        self.node = node
+
+
 class Model:
     """Atoms, values and links of the live nodes of one tensor graph, built node by node in order."""
 
@@ -223,15 +231,14 @@ class Model:
         base = self.values[op.arg]
         extent, atom = base.node.shape[op.dim], base.dims[op.dim]
         if not isinstance(extent, int) or extent % op.step or not isinstance(node.shape[op.dim], int) or atom is None:
-            raise UnsupportedOp(f"a slice with step {op.step} of a dim of {extent}", node.loc,
-                                "view the dim as [size / step, step] and select")
+            raise StepDoesNotNest(node, f"a slice with step {op.step} of a dim of {extent}")
         count = node.shape[op.dim]
         assert isinstance(count, int)
         outer, inner = self.fresh(extent // op.step), self.fresh(op.step)
         try:
             self.atoms.unify([atom], [a for a in (outer, inner) if a is not None])
         except DoesNotNest:
-            raise FusionError(f"a slice with step {op.step} cuts a dim that another view cuts elsewhere", node.loc) from None
+            raise StepDoesNotNest(node, f"a slice with step {op.step} cuts a dim that another view cuts elsewhere") from None
         own = [self.fresh(n) for n in node.shape]
         pairs = [(a, b, 0) for d, (a, b) in enumerate(zip(base.dims, own)) if d != op.dim]
         pairs += [(outer, own[op.dim], op.start // op.step), (inner, None, op.start % op.step)]

@@ -186,12 +186,12 @@ def _digits(maker: Maker, index: str, extents: tuple[Extent, ...], strides: list
     for place, share in enumerate(shares):
         outer = next((p for p in reversed(range(place)) if shares[p]), -1) + 1
         if outer < place and share and any(_top(maker, value, step) is None for value, step in share):
-            found[outer:place + 1] = _divided(maker, like, found[place], extents[outer:place + 1])
+            found[outer:place + 1] = divided(maker, like, found[place], extents[outer:place + 1])
     return found
 
 
-def _divided(maker: Maker, like: TensorNode, value: str, extents: tuple[Extent, ...]) -> list[str]:
-    """The digits of one value that runs over several pieces, since nothing counts along the outer ones."""
+def divided(maker: Maker, like: TensorNode, value: str, extents: tuple[Extent, ...]) -> list[str]:
+    """The digits of an index value that runs over several pieces, by division: for one that is nowhere negative."""
     found: list[str] = []
     for n in reversed(extents[1:]):
         found.insert(0, maker.map(like, "mod", (value, maker.size(n)), "i64"))

@@ -7,6 +7,7 @@ beside values of h above 2 ** 64. After a division by a plain maximum or sum y m
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..ir.graph import Graph, Map, Node, Reduce, Ref, operands
@@ -50,6 +51,18 @@ def _small(graph: Graph, vector: Ref, scale: Ref | Lit, over: set[str]) -> bool:
         return True
     return waits_for_reduction(graph, scale.value, over) and (
         _at_most_one(graph, vector, over) or any(_square_sum(graph, name, vector) for name in _ancestors(graph, scale.value)))
+
+
+def is_small(graph: Graph, vector: Ref, scales: Sequence[Ref], over: set[str]) -> bool:
+    """Whether a vector is bounded: by one of the scales that stand beside it, which follows from the sum of its squares, by what it
+    is computed with, or by its dtype. over: the reader's axes that it is a vector along."""
+    node = graph.table[vector.value]
+    if node.dtype in ("f16", "f8e4m3", "f8e5m2") or isinstance(node.op, Map) and node.op.fn in ("sigmoid", "tanh", "sin", "cos"):
+        return True
+    own = {a.name for a in node.axes if vector.index(a.name).axis in over}
+    squares = [op for s in scales for n in _ancestors(graph, s.value) if _square_sum(graph, n, vector)
+               and isinstance(op := graph.table[n].op, Reduce)]
+    return _at_most_one(graph, vector, over) or any(own <= {a.name for a in op.axes} for op in squares)
 
 
 def _ancestors(graph: Graph, name: str) -> set[str]:

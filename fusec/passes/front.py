@@ -5,16 +5,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ..ir.graph import Graph
-from ..ir.tensor import Join, Slice, TensorGraph
+from ..ir.scalar import Lit
+from ..ir.tensor import Gather, Join, Slice, TensorGraph
 from ..ir.verify import verify
 from .axes import assign_axes
-from .axes_model import CutsDoNotNest
+from .axes_model import CutsDoNotNest, StepDoesNotNest
 from .contract_products import contract_products
 from .cut_ranges import cut_ranges
 from .fold_reductions import fold_reductions
 from .free_scales import free_scales
+from .make_nodes import Maker
 from .merge_axes import merge_axes
 from .nest_joins import nest_join, slice_blocks
+from .outer_products import outer_products
 from .select_written import select_written
 from .share_reciprocals import share_reciprocals
 from .simplify import simplify
@@ -24,6 +27,7 @@ from .split_joins import split_joins
 GRAPH_PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("simplify", simplify),  # First: a cast that is nothing would hide products from their sums.
     ("fold_reductions", fold_reductions),  # Before contraction: a product inside a sum belongs to the dot.
+    ("outer_products", outer_products),  # After it: dots are dots. Before scales are freed: a vector's own scale bounds it.
     ("free_scales", free_scales),  # After it: a dot that was distributed has dots of its own to free.
     ("share_reciprocals", share_reciprocals),  # After both: they look for quotients.
     ("contract_products", contract_products),
@@ -46,7 +50,22 @@ def _axes(graph: TensorGraph) -> Graph:
             if apart is None:
                 raise
             graph = apart
+        except StepDoesNotNest as found:
+            graph = _picked(graph, found)
     return assign_axes(graph)
+
+
+def _picked(graph: TensorGraph, found: StepDoesNotNest) -> TensorGraph:
+    """The graph with the elements of a slice with a step picked one by one; raises `found` where their number is not constant."""
+    node, maker = found.node, Maker(graph)
+    assert isinstance(node.op, Slice)
+    if not isinstance(node.shape[node.op.dim], int):
+        raise found
+    places = maker.along(node, node.shape[node.op.dim], 0, 1)
+    for fn, number in (("mul", node.op.step), ("add", node.op.start)):
+        places = maker.map(node, fn, (places, Lit(number)), "i64")
+    maker.table[node.name] = replace(node, op=Gather(node.op.arg, node.op.dim, places))
+    return cut_ranges(simplify_tensors(maker.ordered(graph)))
 
 
 def _apart(graph: TensorGraph, found: CutsDoNotNest) -> Iterator[TensorGraph]:

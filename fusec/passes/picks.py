@@ -12,7 +12,7 @@ from typing import Union
 from ..ir.scalar import Lit
 from ..ir.tensor import Gather, Iota, Reshape, Shape, TensorNode
 from .atoms import Size as Extent
-from .digits import Pieces, core, digits, pieces, refined
+from .digits import Pieces, core, digits, divided, pieces, refined
 from .make_nodes import Maker
 
 MOST_COMPARED = 1 << 14
@@ -40,17 +40,22 @@ class Reading:
     at: list[Coordinate] = field(default_factory=list)
 
 
-def reading(maker: Maker, stored: Shape, shown: Shape, dim: int | None, index: str | None, cut: Shape) -> Reading | None:
+def reading(maker: Maker, stored: Shape, shown: Shape, dim: int | None, index: str | None, cut: Shape, divide: bool = False
+            ) -> Reading | None:
     """How shown[..., index, ...] (all of `shown` without an index) reads a value of shape `stored` that is viewed as `shown`.
 
-    cut: a shape of the same elements whose dims are pieces as well. None where the sizes or the strides of the index do not nest.
+    cut: a shape of the same elements whose dims are pieces as well. divide: whether digits are computed where the strides of the
+    index do not give them. None where the sizes, or else the strides of the index, do not nest.
     """
     common = pieces(stored, shown)
     if common is None:
         return None
     common = refined(common, cut)
     own = [i for i, d in enumerate(common.second) if d == dim]
-    named = digits(maker, index, tuple(common.extents[i] for i in own)) if index is not None and own else []
+    extents = tuple(common.extents[i] for i in own)
+    named = digits(maker, index, extents) if index is not None and own else []
+    if named is None and divide and index is not None and all(isinstance(n, int) for n in extents):
+        named = divided(maker, maker.table[index], index, extents)
     if named is None:
         return None
     at: list[Coordinate] = [0] * len(common.extents)
@@ -129,7 +134,7 @@ def picked(maker: Maker, node: TensorNode, op: Gather) -> str | None:
     """What an index picks from a computed value, as a value of the node's shape; None where that takes other rows' elements."""
     view = maker.table[op.arg].op
     base = view.arg if isinstance(view, Reshape) else op.arg
-    read = reading(maker, maker.shape(base), maker.shape(op.arg), op.dim, op.index, maker.shape(base))
+    read = reading(maker, maker.shape(base), maker.shape(op.arg), op.dim, op.index, maker.shape(base), divide=True)
     if read is None or op.where is not None:
         return None
     split = maker.reshape(base, read.pieces.extents)

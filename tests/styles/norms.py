@@ -287,3 +287,19 @@ def rope_then_halves(q, cos, sin):
     rot = torch.stack([a * c - b * s, a * s + b * c], -1).flatten(-2)
     q = torch.cat([rot, rest], -1)
     return q[..., :24] * 2, q[..., 24:] + 1
+
+
+@step(lambda n: dict(x=normal(n, 4, 128, dtype=BF16), cos=normal(n, 64), sin=normal(n, 64)))
+def rope_written_by_steps(x, cos, sin):
+    out = torch.empty_like(x)
+    a, b = x[..., ::2].float(), x[..., 1::2].float()
+    out[..., ::2] = a * cos[:, None] - b * sin[:, None]
+    out[..., 1::2] = a * sin[:, None] + b * cos[:, None]
+    return out
+
+
+@step(lambda n: dict(x=normal(n, 96), y=normal(n, 101)))
+def steps_across_groups(x, y):
+    a, b, c = x[:, 0::3], x[:, 1::3], x[:, 2::3]
+    mixed = torch.stack((a * b, b * c, c * a), -1).flatten(1)
+    return mixed[:, ::2] + mixed[:, 1::2], (y / y.norm(dim=-1, keepdim=True))[:, 1::4]

@@ -345,3 +345,15 @@ def skip_rows_where(x, pool, i):
     safe = torch.where(live, i, 0)
     old = pool[safe]
     return torch.where(live[:, None], old + x, 0.0)
+
+
+@step(lambda n: dict(r=normal(n, 4, 32, dtype=BF16), w=normal(n, 4, 32, dtype=BF16), k=normal(n, 4, 32, dtype=BF16),
+                     v=normal(n, 4, 32, dtype=BF16), a=normal(n, 4, 32, dtype=BF16), state=normal(n, 4, 32, 32)))
+def rwkv7_matrices(r, w, k, v, a, state):
+    B, H, D = r.shape
+    kk = F.normalize(k.float(), dim=-1)
+    vk = v.float().view(B, H, D, 1) @ k.float().view(B, H, 1, D)
+    ab = (-kk).view(B, H, D, 1) @ (kk * torch.sigmoid(a.float())).view(B, H, 1, D)
+    s = state * torch.exp(-0.606531 * torch.sigmoid(w.float())).view(B, H, 1, D) + state @ ab + vk
+    state.copy_(s)
+    return (s.to(r.dtype) @ r.view(B, H, D, 1)).view(B, H * D)
