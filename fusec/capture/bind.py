@@ -22,9 +22,13 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a tensor stood in the call: replaced by the tensor of that name when the function is run."""
+    """Where a tensor stood in the call: replaced by the tensor of that name when the function is run.
+
+    paired: the tensor was complex; what is passed on is the real view of its pairs.
+    """
 
     name: str
+    paired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +90,13 @@ def _name(fn: Any) -> str:
 
 
 def _take(x: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """x with a Slot for every tensor in it; the tensors go to `tensors`."""
+    """x with a Slot for every tensor in it; the tensors go to `tensors`, complex ones as pairs of real numbers."""
     if isinstance(x, torch.Tensor):
         while name in tensors:
             name += "_"
-        tensors[name] = x
-        return Slot(name)
+        paired = x.dtype == torch.complex64 and not x.is_conj()
+        tensors[name] = torch.view_as_real(x) if paired else x
+        return Slot(name, paired)
     if isinstance(x, tuple) and hasattr(x, "_fields"):
         return type(x)(*(_take(v, f"{name}_{k}", tensors) for k, v in zip(x._fields, x)))
     if isinstance(x, (list, tuple)):
@@ -112,7 +117,7 @@ def _holds_tensor(x: Any) -> bool:
 def fill(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """The inverse of taking out: Slots replaced by the tensors of their names."""
     if isinstance(tree, Slot):
-        return tensors[tree.name]
+        return torch.view_as_complex(tensors[tree.name]) if tree.paired else tensors[tree.name]
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(fill(v, tensors) for v in tree))
     if isinstance(tree, (list, tuple)):

@@ -15,7 +15,9 @@ from ..errors import CaptureError, InternalError, Loc, UnsupportedOp
 from ..ir.dtype import FLOATS
 from ..ir.reference import SHORT_DTYPE, TORCH_DTYPE
 from ..ir.tensor import Argument, Input, Size, TensorGraph, TensorNode
+from . import complexes
 from .builder import Builder, Shape, Value, plain
+from .complexes import Complex
 from .known import Known, is_wide
 from .nodes import live, rewire, word
 from .ops import OPS
@@ -191,9 +193,6 @@ class Importer:
         return value
 
     def _build(self, node: Any, target: str) -> Any:
-        row = OPS.get(target)
-        if row is None:
-            raise UnsupportedOp(f"{target} is not supported", self.builder.loc, alternatives(target))
         tensors = [
             v for v in (node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else [node.meta["val"]]) if v is not None
         ]
@@ -202,6 +201,8 @@ class Importer:
             found = self.known.value(node)
             if found is not None:
                 return found if wide or not isinstance(found, torch.Tensor) else self._elements(found)
+        if any(t.dtype == torch.complex64 for t in tensors) or complexes.holds([self.env.get(n) for n in node.all_input_nodes]):
+            return self._build_complex(node, target, tensors)
         for t in tensors:
             if t.dtype not in SHORT_DTYPE:
                 raise UnsupportedOp(
@@ -209,10 +210,23 @@ class Importer:
                     self.builder.loc,
                     "write what depends on an argument in float32 and narrower; complex numbers as two real tensors",
                 )
+        row = OPS.get(target)
+        if row is None:
+            raise UnsupportedOp(f"{target} is not supported", self.builder.loc, alternatives(target))
         self._check_device(node, tensors[0], target)
         out = Result(self.shape(tensors[0]), SHORT_DTYPE[tensors[0].dtype])
         result = row.build(self.builder, out, *(self._narrowed(a, out) for a in self._operands(node)))
         self._check(target, result, tensors)
+        return result
+
+    def _build_complex(self, node: Any, target: str, tensors: Sequence[Any]) -> Any:
+        """What an op with complex operands or results gives."""
+        out = Result(self.shape(tensors[0]), "f32")
+        result = complexes.build(self.builder, target, out, self._operands(node))
+        for value, tensor in zip(result if isinstance(result, tuple) else (result,), tensors):
+            for part in complexes.parts(value):
+                if part.shape != self.shape(tensor) or part.dtype != "f32":
+                    raise InternalError(f"{target} was built as {part.dtype}{list(part.shape)}", self.builder.loc.caret())
         return result
 
     def _narrowed(self, a: Any, out: Result) -> Any:
@@ -297,6 +311,8 @@ class Importer:
                 tensors.append(self.program.aliases.get(len(tensors), self.env[node] if node is not None else None))
             else:
                 raise CaptureError("the function writes to a tensor that is not an argument", self.loc, "pass it as an argument")
+        if any(isinstance(t, Complex) for t in tensors):
+            raise UnsupportedOp("a complex result", self.loc, "return torch.view_as_real of it")
         flat = ["=" + t if isinstance(t, str) else t.name for t in tensors]
         flat = ["=" + o if o in self.program.names else o for o in flat]
         for position, value in sorted(self.program.constants.items()):

@@ -93,9 +93,6 @@ REMEDIES = {
         "random numbers are not supported: pass them as an argument",
     ),
     **dict.fromkeys(
-        ("view_as_complex", "complex", "polar", "_conj", "view_as_real"), "complex numbers are not supported: use two real tensors"
-    ),
-    **dict.fromkeys(
         ("nonzero", "masked_select", "unique", "bincount"), "a size that depends on values is not supported: use torch.where"
     ),
 }

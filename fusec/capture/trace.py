@@ -25,7 +25,7 @@ from torch.fx.traceback import preserve_node_meta
 
 from ..errors import CaptureError, FusecError, Loc, UnsupportedOp
 from ..ir import structure
-from . import bind
+from . import bind, complexes
 from .locate import Locate, of_function, of_traceback
 from .registry import OPS, REMEDIES, nearest
 
@@ -195,6 +195,7 @@ def _unknown(graph: Any) -> set[Any]:
         t
         for t in calls
         if isinstance(t, torch._ops.OpOverload) and t.namespace in ("aten", "prims") and str(t) not in OPS
+        and str(t).split(".")[1] not in complexes.RULES
         and any(isinstance(r.type, (torch.TensorType, torch.ListType)) for r in t._schema.returns)
     }
 

@@ -96,7 +96,7 @@ class Dispatcher:
         key: list[Any] = []
         recording = torch.is_grad_enabled()
         for v in values:
-            if isinstance(v, torch.Tensor):
+            if isinstance(v, torch.Tensor) and not v.is_complex():
                 tensors.append(v)
                 key.append((v.__class__, v.shape, v.stride(), v.dtype, v.get_device(), v.data_ptr() & 31, v.requires_grad))
             elif isinstance(v, SIMPLE):

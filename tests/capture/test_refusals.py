@@ -223,7 +223,7 @@ def test_examples_that_share_memory():
 
 @pytest.mark.parametrize("tensor, found", (
     (torch.ones(3, 4, dtype=torch.float64), "argument y: expected one of float32, .*found float64"),
-    (torch.ones(3, 4, dtype=torch.complex64), "found complex64"),
+    (torch.ones(3, 4, dtype=torch.complex128), "found complex128"),
     (torch.ones(3, 4).to_sparse(), "argument y: expected a dense tensor"),
     (torch.ones(3, 4, requires_grad=True), "argument y: requires a gradient"),
 ))  # fmt: skip

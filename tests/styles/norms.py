@@ -10,7 +10,7 @@ import dataclasses
 import torch
 import torch.nn.functional as F
 
-from .record import BF16, normal, record
+from .record import BF16, normal, record, slots
 
 STEPS = {}
 step = record(STEPS)
@@ -303,3 +303,21 @@ def steps_across_groups(x, y):
     a, b, c = x[:, 0::3], x[:, 1::3], x[:, 2::3]
     mixed = torch.stack((a * b, b * c, c * a), -1).flatten(1)
     return mixed[:, ::2] + mixed[:, 1::2], (y / y.norm(dim=-1, keepdim=True))[:, 1::4]
+
+
+def rotated(x, freqs_cis):
+    pairs = torch.view_as_complex(x.float().view(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * freqs_cis.view(x.size(0), 1, pairs.size(-1))).flatten(2).to(x.dtype)
+
+
+@step(lambda n: dict(q=normal(n, 4, 48, dtype=BF16), pe=normal(n, 1, 16, dtype=BF16),
+                     freqs_cis=torch.polar(torch.ones(64, 8), normal(64, 8)), pos=slots(n)))
+def rope_complex_argument(q, pe, freqs_cis, pos):
+    nope, rope = q.split([32, 16], dim=-1)
+    return torch.cat([nope, rotated(rope, freqs_cis[pos])], -1), rotated(pe, freqs_cis[pos])
+
+
+@step(lambda n: dict(x=normal(n, 32), angle=normal(n, 16), state=torch.complex(normal(n, 16), normal(n, 16))))
+def complex_state(x, angle, state):
+    state.copy_(state * torch.exp(1j * angle) * 0.9 + torch.complex(x[:, :16], x[:, 16:]))
+    return (state * state.conj()).real.sum(-1), state.imag / 2

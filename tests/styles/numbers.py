@@ -20,8 +20,9 @@ E4M3 = torch.float8_e4m3fn
 def conversions(x, i):
     e = (x * 8).to(torch.int32)
     wide = i.long()
-    return torch.where(x > 0, e, e + 3) & 7, x.to(torch.int8) >> 1, wide * wide + wide, i.to(torch.int16).long() * 70000, \
-        i.to(torch.uint8) + 250, (i + 1).float() * (i + 2).float()
+    bytes_ = x.clamp(-128, 127).to(torch.int8) >> 1, i.to(torch.uint8) + 250
+    square = (i + 1).float() * (i + 2).float()
+    return torch.where(x > 0, e, e + 3) & 7, wide * wide + wide, i.to(torch.int16).long() * 70000, square, bytes_
 
 
 @step(lambda n: dict(x=normal(n, 64, dtype=BF16)))
