@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from .ir.graph import Graph
 from .ir.tensor import Input, TensorGraph
 from .passes.traffic import bytes_moved
 from .runtime.artifact import Artifact
@@ -47,11 +48,26 @@ def row(kernel: Kernel, artifact: Artifact, label: str = "", given: Mapping[str,
 def notes(artifact: Artifact) -> list[str]:
     """What the numbers of a row hold for."""
     sizes = ", ".join(f"{name} = {n}" for name, n in artifact.sizes.items()) or "the example's sizes"
-    found = [f"{artifact.name}: bytes and floor at {sizes}"]
+    found = [f"{artifact.name}: bytes and floor at {sizes}", *(f"{artifact.name}: {text}" for text in kept_sizes(artifact.graph))]
     for kernel in artifact.kernels:
         target = parse(kernel.arch)
         rate = "measured stream" if target.stream_tb_s else "peak by its data sheet"
         found.append(f"floor on {target.name}: {target.bandwidth_tb_s:g} TB/s, {rate}")
+    return found
+
+
+def kept_sizes(graph: Graph) -> list[str]:
+    """Which leading dims of arguments have the example's size in every call, where one may think that they are the rows."""
+    if graph.rows is None:
+        free = any(not isinstance(n, int) for a in graph.arguments for n in a.shape)
+        return [] if free else ["no size varies: every call has the example's (dynamic_shapes= names dims that vary)"]
+    found = []
+    for a in graph.arguments:
+        lead, size = next(((d, n) for d, n in enumerate(a.shape) if n != 1), (0, 1))
+        if isinstance(size, int) and graph.rows in map(str, a.shape):
+            at = [str(n) for n in a.shape].index(graph.rows)
+            found.append(f"dim {lead} of {a.name} is {size} in every call, as in the example: what varies is dim {at} "
+                         "(dynamic_shapes= names another)")
     return found
 
 

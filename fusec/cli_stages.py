@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .cli_report import kept_sizes
 from .ir.kernel import Barrier, walk
 from .ir.plan import Layout, Schedule
 from .ir.print_graph import format_graph
@@ -105,8 +106,9 @@ def explain(s: Stages, ops: int) -> str:
              f"  one block per {grid}: these axes are in every region and in every index that is written" if schedule.grid else
              "  one block: no axis is in every region",
              f"  {schedule.threads} threads; the largest is placed first: {schedule.anchor} {schedule.layout(schedule.anchor)}"]
+    lines += [f"  {text}" for text in kept_sizes(graph)]
     loc = graph.table[schedule.anchor].loc.chain if schedule.anchor in graph.table else "?"
-    lines[-1] += f" (from {loc})" if loc != "?" else ""
+    lines[2] += f" (from {loc})" if loc != "?" else ""
     for layout, values in regions(schedule).items():
         if schedule.anchor not in values:
             names = f"{', '.join(values[:4])}{' and others' if len(values) > 4 else ''}"

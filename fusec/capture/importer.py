@@ -15,13 +15,14 @@ from ..errors import CaptureError, InternalError, Loc, UnsupportedOp
 from ..ir.dtype import FLOATS
 from ..ir.reference import SHORT_DTYPE, TORCH_DTYPE
 from ..ir.tensor import Argument, Input, Size, TensorGraph, TensorNode
-from . import complexes
+from . import complexes, selected
 from .builder import Builder, Shape, Value, plain
 from .complexes import Complex
 from .known import Known, is_wide
 from .nodes import live, rewire, word
 from .ops import OPS
 from .registry import Result
+from .selected import Selected
 from .trace import Program, alternatives
 
 CHECKS = ("aten._assert", "aten.sym_constrain", "aten._assert_tensor_metadata", "aten._assert_scalar", "aten._assert_async")
@@ -181,7 +182,10 @@ class Importer:
             raise CaptureError(
                 "item() depends on the values of a tensor, which are known on the device only", self.builder.loc, "keep it a tensor"
             )
-        return self.expression(value) if not isinstance(value, float) else value
+        try:
+            return self.expression(value) if not isinstance(value, float) else value
+        except CaptureError as error:
+            return error  # What a mask selects has such a size: it is refused where something reads it.
 
     def _element(self, node: Any) -> Any:
         whole, index = node.args
@@ -214,8 +218,11 @@ class Importer:
         if row is None:
             raise UnsupportedOp(f"{target} is not supported", self.builder.loc, alternatives(target))
         self._check_device(node, tensors[0], target)
+        operands = self._operands(node)
+        if selected.selects(target, operands):
+            return selected.build(self.builder, target, SHORT_DTYPE[tensors[0].dtype], operands)
         out = Result(self.shape(tensors[0]), SHORT_DTYPE[tensors[0].dtype])
-        result = row.build(self.builder, out, *(self._narrowed(a, out) for a in self._operands(node)))
+        result = row.build(self.builder, out, *(self._narrowed(a, out) for a in operands))
         self._check(target, result, tensors)
         return result
 
@@ -262,6 +269,8 @@ class Importer:
 
     def _value(self, a: Any) -> Any:
         if isinstance(a, torch.fx.Node):
+            if isinstance(self.env[a], CaptureError):
+                raise self.env[a]
             return self.env[a]
         if isinstance(a, (list, tuple)):
             return [self._value(x) for x in a]
@@ -311,6 +320,9 @@ class Importer:
                 tensors.append(self.program.aliases.get(len(tensors), self.env[node] if node is not None else None))
             else:
                 raise CaptureError("the function writes to a tensor that is not an argument", self.loc, "pass it as an argument")
+        for t in tensors:
+            if isinstance(t, Selected):
+                raise CaptureError("a size depends on the values of a tensor", t.loc, selected.HINT)
         if any(isinstance(t, Complex) for t in tensors):
             raise UnsupportedOp("a complex result", self.loc, "return torch.view_as_real of it")
         flat = ["=" + t if isinstance(t, str) else t.name for t in tensors]

@@ -84,6 +84,7 @@ def nearest(name: str, count: int = 3) -> list[str]:
 
 
 REMEDIES = {
+    "repeat_interleave": "how often each element stands is known on the device only: pass what to repeat as an index, x[i]",
     **dict.fromkeys(
         ("kthvalue", "median"),
         "an order of values is not supported: choose before the step, pass indices",

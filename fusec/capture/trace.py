@@ -249,13 +249,19 @@ def first(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "no message")
 
 
+_SIZE = re.compile(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]")
+
+
 def _constraint(text: str) -> str:
     """Which dim, and to what: from torch's account of the guards that it had to take."""
     fixed = re.search(r"You marked (.+?) as dynamic but your code specialized it to be a constant \((\d+)\)", text)
     if fixed:
         return f"{fixed.group(1)} is fixed to {fixed.group(2)}"
     guard = re.search(r"Not all values of (\w+) = .*? satisfy the generated guard (.+?)\.?$", text, re.MULTILINE)
-    return f"{guard.group(1)} must satisfy {guard.group(2)}" if guard else first(text)
+    if not guard:
+        return first(text)
+    rule = _SIZE.sub(r"\1.shape[\2]", guard.group(2))
+    return f"{guard.group(1)} must satisfy {rule}"
 
 
 def alternatives(target: str) -> str:

@@ -128,6 +128,16 @@ def bits(x):
     return x.to(torch.int64).view(torch.int32)
 
 
+def mask_reduced(x):
+    return x + x[x > 0].sum()
+
+
+def other_mask(x):
+    y = x.clone()
+    y[x > 0] = x[x < 0]
+    return y
+
+
 def double(x):
     return (x.double() * 2).float()
 
@@ -157,6 +167,8 @@ REFUSED = {
     copies_by_int32: ("an index of type i32", "index_copy", "index.long()"),
     fills_by_int32: ("an index of type i32", "index_fill", "index.long()"),
     bits: ("the bits of i64 as i32", "view(torch.int32)", "before the call"),
+    mask_reduced: ("of what a mask selects", "x[x > 0].sum()", "torch.where"),
+    other_mask: ("of what a mask selects", "y[x > 0]", "the same mask"),
     double: ("a result of dtype float64", "x.double()", "in float32 and narrower"),
     accumulates: ("accumulate=True", "index_put", "distinct"),
 }

@@ -94,6 +94,14 @@ def test_explain_goes_on_after_a_function_that_is_refused(run, step):
         assert f"sorted_rows: no kernel for {arch}" in out and f"double_it: 2 operations in one kernel for {arch}" in out
 
 
+def test_explain_says_which_leading_dim_keeps_the_examples_size(run, step):
+    body = "@fusec.fuse(example=lambda rows, device: dict(x=torch.randn(rows, 8), acc=torch.randn(9, 8), " \
+           "at=torch.arange(rows)))\ndef added(x, acc, at):\n    acc.index_add_(0, at, x)\n    return x * 2\n"
+    code, out, err = run("explain", step(body))
+    assert code == 0 and "dim 0 of x is 4 in every call, as in the example: what varies is dim 1" in out, err
+    assert "in every call" not in run("explain", step(DOUBLE))[1]
+
+
 def test_shipped_recipes_are_found_from_anywhere(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("gla_decode", "recipes/gla_decode.py", "fusec/recipes/gla_decode.py", "gla_decode:gla_decode"):

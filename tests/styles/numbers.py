@@ -79,3 +79,11 @@ def numbers_put_by_masks(o, lse, live):
     o[o.abs() < 0.1] = 0
     o[~live] = 1.5
     return o * lse.exp()[..., None]
+
+
+@step(lambda n: dict(x=normal(n, 4, 48), y=normal(n, 4, 48), lse=normal(n, 4), live=torch.arange(n) != 1))
+def what_masks_select(x, y, lse, live):
+    x[live] = y[live] * 2 + 1
+    x[lse < 0] *= 0.5
+    lse[lse > 1] -= 1.0
+    return (x * lse.exp()[..., None]).to(torch.bfloat16)
