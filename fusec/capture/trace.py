@@ -226,7 +226,7 @@ def _explain(error: BaseException, at: Loc, function: Loc) -> FusecError:
         return CaptureError(
             "the function fixes the size of a dim that must be free: " + _constraint(text),
             where,
-            "compare no size that follows the rows with a constant, or make the dim static with dynamic_shapes",
+            "let Python neither loop over rows nor compare their number with a constant; dynamic_shapes={} fixes every size",
         )
     if "is mutated in the forward" in text:
         return CaptureError("the function writes to a tensor that is not an argument", where, "pass it as an argument")

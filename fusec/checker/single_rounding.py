@@ -11,17 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 NARROW = (torch.bfloat16, torch.float16)
 MIXED = frozenset({"add", "sub", "rsub", "mul", "div", "pow", "addcmul", "addcdiv", "lerp", "maximum", "minimum", "fmax", "fmin"})
 """Ops whose tensors are all brought to the dtype of the result before anything is computed; other ops may take masks."""
 AS_IT_IS = frozenset({"where", "masked_fill", "copy", "_to_copy", "clone", "fill", "zeros_like", "ones_like", "detach", "alias"})
 BESIDES = frozenset({"mean"})
+BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)
+MOVES = frozenset({"index_copy", "index_select", "index_put", "_index_put_impl", "gather", "scatter", "roll", "flip", "where"})
+"""Ops that move elements and look at none: some of them the CPU does not have for fp8, and has for bytes."""
 
 
 class SingleRounding(TorchDispatchMode):
-    """While entered, elementwise ops and means of bf16 and fp16 CPU tensors round once, and topk is sorted."""
+    """While entered, elementwise ops and means of bf16 and fp16 CPU tensors round once, topk is sorted, and fp8 can be moved."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -31,6 +34,8 @@ class SingleRounding(TorchDispatchMode):
         plain = name[:-1] if name.endswith("_") and not name.startswith("_") else name
         tensor = [str(r.type) for r in func._schema.returns] == ["Tensor"]
         wanted = tensor and (torch.Tag.pointwise in func.tags or plain in BESIDES)
+        if plain in MOVES and any(t.dtype in BYTES for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)):
+            return _moved(func, plain != name, args, kwargs)
         if not wanted or plain in AS_IT_IS or not _narrow(args) or "out" in kwargs:
             return func(*args, **kwargs)
         if plain != name:
@@ -39,6 +44,16 @@ class SingleRounding(TorchDispatchMode):
                 return func(*args, **kwargs)
             return args[0].copy_(_widened(functional, plain, args, kwargs, args[0].dtype))
         return _widened(func, plain, args, kwargs, None)
+
+
+def _moved(func: Any, in_place: bool, args: Any, kwargs: Any) -> Any:
+    """func, which moves elements, on the bytes of fp8 tensors."""
+    def as_bytes(t: Tensor) -> Tensor:
+        return t.view(torch.uint8) if t.dtype in BYTES else t
+
+    kinds = {t.dtype for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.dtype in BYTES}
+    found = func(*tree_map_only(Tensor, as_bytes, args), **tree_map_only(Tensor, as_bytes, kwargs))
+    return args[0] if in_place else found.view(kinds.pop()) if found.dtype == torch.uint8 else found
 
 
 def _narrow(args: Any) -> bool:

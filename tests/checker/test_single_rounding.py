@@ -71,3 +71,15 @@ def test_an_order_that_is_left_open_is_the_sorted_one():
     torch.manual_seed(0)
     report = fusec.check(router, (torch.randn(5, 64),), level="kernel")
     assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_fp8_is_moved_as_bytes(dtype):
+    x, pool, i = torch.randn(3, 8).to(dtype), torch.zeros(5, 8).to(dtype), torch.tensor([4, 0, 2])
+    with SingleRounding():
+        given = pool.index_copy_(0, i, x)
+        assert given is pool and torch.equal(pool.index_select(0, i).float(), x.float()) and not pool[1].float().any()
+        assert torch.equal(torch.gather(x, 1, torch.full((3, 1), 7)).float(), x[:, 7:].float())
+        assert torch.equal(torch.where(torch.arange(8) > 3, x, pool[:3]).float()[:, 4:], x.float()[:, 4:])
+        pool[i] = x.flip(1)
+    assert torch.equal(pool[i].float(), x.float().flip(1)) and pool.dtype == dtype
