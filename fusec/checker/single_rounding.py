@@ -34,7 +34,7 @@ class SingleRounding(TorchDispatchMode):
         plain = name[:-1] if name.endswith("_") and not name.startswith("_") else name
         tensor = [str(r.type) for r in func._schema.returns] == ["Tensor"]
         wanted = tensor and (torch.Tag.pointwise in func.tags or plain in BESIDES)
-        if plain in MOVES and any(t.dtype in BYTES for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)):
+        if plain in MOVES and _only_bytes(func, args, kwargs):
             return _moved(func, plain != name, args, kwargs)
         if not wanted or plain in AS_IT_IS or not _narrow(args) or "out" in kwargs:
             return func(*args, **kwargs)
@@ -44,6 +44,13 @@ class SingleRounding(TorchDispatchMode):
                 return func(*args, **kwargs)
             return args[0].copy_(_widened(functional, plain, args, kwargs, args[0].dtype))
         return _widened(func, plain, args, kwargs, None)
+
+
+def _only_bytes(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether all that is moved is fp8 of one kind, numbers among it left out."""
+    kinds = {t.dtype for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()}
+    numbers = any(str(a.type) == "number" for a in func._schema.arguments)
+    return len(kinds) == 1 and kinds <= set(BYTES) and not numbers
 
 
 def _moved(func: Any, in_place: bool, args: Any, kwargs: Any) -> Any:

@@ -81,5 +81,6 @@ def test_fp8_is_moved_as_bytes(dtype):
         assert given is pool and torch.equal(pool.index_select(0, i).float(), x.float()) and not pool[1].float().any()
         assert torch.equal(torch.gather(x, 1, torch.full((3, 1), 7)).float(), x[:, 7:].float())
         assert torch.equal(torch.where(torch.arange(8) > 3, x, pool[:3]).float()[:, 4:], x.float()[:, 4:])
+        assert torch.equal(torch.where(torch.arange(8) > 3, x, torch.tensor(2.0)).float()[:, :4], torch.full((3, 4), 2.0))
         pool[i] = x.flip(1)
     assert torch.equal(pool[i].float(), x.float().flip(1)) and pool.dtype == dtype
