@@ -35,6 +35,11 @@ def _memory(s: Copy) -> Global | Shared:
     return place
 
 
+def _peer(place: Global | Shared) -> Linear | None:
+    """The rank of the block whose shared memory it is, None for the own."""
+    return place.peer if isinstance(place, Shared) else None
+
+
 def _registers(s: Copy) -> Elem:
     place: Place = s.target if isinstance(s.target, Elem) else s.source
     if not isinstance(place, Elem):
@@ -109,7 +114,7 @@ class Copies:
     def _tile(self, s: Copy, loops: dict[str, int]) -> Tile | None:
         """What the loops cover, None where that is no one view: a run-time stride, or a register index of several variables."""
         e, place = _registers(s), _memory(s)
-        if not e.index or (s.width == 1 and not loops) or self._memory_dtype(place) == "bool":
+        if not e.index or (s.width == 1 and not loops) or self._memory_dtype(place) == "bool" or _peer(place) is not None:
             return None
         if any(t.var in loops and t.stride is not None for t in place.offset.terms) or s.width > self.scope.shapes[e.name][-1]:
             return None
@@ -207,6 +212,11 @@ class Copies:
     def _single(self, s: Copy) -> str:
         """The access of one point of the loops."""
         e, place = _registers(s), _memory(s)
+        peer = _peer(place)
+        if peer is not None:
+            self.uses.helpers.add("push")
+            where = f"{self._base(place)}, {self.express.linear(place.offset).text}, {self.express.linear(peer).text}"
+            return f"push({self._stored(e, self._memory_dtype(place))}, {where})"
         if s.width > 1 or self._memory_dtype(place) in VECTOR_ONLY:
             return self._neighbours(s)
         at = self.express.linear(place.offset, wide=isinstance(place, Global)).text

@@ -124,6 +124,8 @@ class _File:
 
     def _constants(self) -> list[str]:
         lines = [f"THREADS = {self.spec.launch.threads}"]
+        if self.spec.launch.cluster > 1:
+            lines.append(f"CLUSTER = {self.spec.launch.cluster}  # blocks")
         if ONCE in self.uses.names:
             lines.append(f"ONCE_BELOW = {self.spec.launch.once_below}  # blocks: a larger grid marks nothing for early eviction"
                          if self.switched else f"{ONCE} = CacheEvictionPriority.EVICT_FIRST  # of what is not needed again")
@@ -198,7 +200,8 @@ class _File:
         more = ", smem=SMEM_BYTES" if self.spec.smem.total else ""
         if self.spec.launch.min_blocks > 1:
             more += ", min_blocks_per_mp=MIN_BLOCKS, preferred_smem_carveout=CARVEOUT"
-        last = f"grid=({grid}), block=(THREADS, 1, 1){more}, stream=stream)"
+        cluster = ", cluster=(CLUSTER, 1, 1)" if self.spec.launch.cluster > 1 else ""
+        last = f"grid=({grid}), block=(THREADS, 1, 1){cluster}{more}, stream=stream)"
         return [*calls, *textwrap.wrap(last, WIDTH - 8, initial_indent="    ", subsequent_indent="    ")]
 
     def _epilogue(self) -> str:
@@ -251,8 +254,8 @@ class _File:
             return self._lane_reduce(s, depth)
         if isinstance(s, Barrier):
             fits = sum(map(len, s.reasons)) + 2 * len(s.reasons) + 40 < WIDTH
-            text = _fill("barrier.j2", reasons="; ".join(s.reasons), beside=fits)
-            return "\n".join(block([*([] if fits else comment("; ".join(s.reasons))), text], depth))
+            text = _fill("barrier.j2", reasons="; ".join(s.reasons), beside=fits and s.reasons, scope=s.scope)
+            return "\n".join(block([*([] if fits else comment("; ".join(s.reasons))), *text.splitlines()], depth))
         if isinstance(s, Guard):
             head = wrap(f"if {conjunction(self.express, s.when).text}:", WIDTH - 4 * depth)
             return self._compound("guard.j2", head, s.body, depth)

@@ -1,5 +1,5 @@
 """Executes a KernelSpec on CPU torch: every statement for all threads of many blocks at once, in the order and rounding of the
-emitted code, over byte-accurate shared memory, with barriers, bounds, alignment and races checked.
+emitted code, over byte-accurate shared memory, with barriers, bounds, alignment and races checked, clusters of blocks too.
 
 Blocks run in chunks, one chunk after the other; inside a chunk a statement reads everything before it writes anything. A register
 element is a tensor that broadcasts over (blocks of the chunk, threads of a block); fragments are lists of them.
@@ -40,8 +40,9 @@ def run_kernel(spec: KernelSpec, tensors: Mapping[str, Tensor], check_races: boo
     grid = tuple(math.prod(f if isinstance(f, int) else sizes[f] for f in factors) for factors in spec.launch.grid)
     threads, blocks = spec.launch.threads, math.prod(grid)
     stored = {s.target.tensor for s in walk(spec.body) if isinstance(s, Copy) and isinstance(s.target, Global)}
-    memory = {p.name: GlobalTensor(p.name, tensors[p.name], threads, check_races and p.name in stored) for p in spec.parameters}
-    step = max(1, LANES_AT_ONCE // threads)
+    together = threads * spec.launch.cluster
+    memory = {p.name: GlobalTensor(p.name, tensors[p.name], together, check_races and p.name in stored) for p in spec.parameters}
+    step = max(1, LANES_AT_ONCE // threads // spec.launch.cluster) * spec.launch.cluster
     for start in range(0, blocks, step):
         Machine(spec, memory, grid, start, min(start + step, blocks), check_races).run(spec.body, None)
 
@@ -75,7 +76,8 @@ class Machine:
         self.registers: dict[str, list[Tensor | None]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
-        self.epoch = torch.zeros(self.blocks, dtype=torch.int32)
+        self.epoch, self.far = (torch.zeros(self.blocks, dtype=torch.int32) for _ in range(2))
+        self.met = spec.launch.cluster == 1
         self.block_of = torch.arange(self.blocks).repeat_interleave(self.threads)
         self.who = (block * self.threads + self.ints["thread"]).flatten().to(torch.int32)
 
@@ -100,11 +102,22 @@ class Machine:
         elif isinstance(s, LaneReduce):
             self._lane_reduce(s, mask)
         elif isinstance(s, Barrier):
-            self.epoch += self._whole(mask, self.threads, "barrier").squeeze(1).to(torch.int32)
+            self._barrier(s, mask)
         elif isinstance(s, Guard):
             self._guard(s, mask)
         else:
             self._repeat(s, mask)
+
+    def _barrier(self, s: Barrier, mask: Tensor | None) -> None:
+        """Epochs count barriers: of a block for its shared memory, of a cluster for global memory and for what others write."""
+        passed = self._whole(mask, self.threads, "barrier").squeeze(1).to(torch.int32)
+        if s.scope != "block" and not passed.all():
+            raise AccessLaw("a barrier of the cluster under a condition that differs inside it")
+        self.epoch += passed if s.scope in ("block", "cluster") else 0
+        self.far += passed if s.scope == "cluster" or self.spec.launch.cluster == 1 else 0
+        self.met = self.met or s.scope in ("cluster", "wait")
+        if s.scope == "cluster":
+            self.shared.met()
 
     # ---- integers and conditions
 
@@ -256,10 +269,23 @@ class Machine:
         self._aligned(place, at, width)
         return (at.unsqueeze(0) + torch.arange(width).unsqueeze(1) if width > 1 else at.unsqueeze(0)), on
 
-    def _actors(self, on: Tensor | None, width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """(block of the chunk, number of the thread over the grid, its block's epoch) of every access, flat."""
+    def _actors(self, place: Global | Shared, on: Tensor | None, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(block of the chunk, number of the thread over the grid, its epoch) of every access, flat."""
         block, who = (self.block_of, self.who) if on is None else (self.block_of[on], self.who[on])
-        return block.repeat(width), who.repeat(width), self.epoch[block].repeat(width)
+        epoch = self.far if isinstance(place, Global) else self.epoch
+        return block.repeat(width), who.repeat(width), epoch[block].repeat(width)
+
+    def _peer(self, place: Shared, block: Tensor, on: Tensor | None, width: int) -> Tensor:
+        """The blocks of the chunk whose shared memory is written. Raises AccessLaw before all of them run."""
+        assert place.peer is not None
+        if not self.met:
+            raise AccessLaw("another block's shared memory is written before all blocks of the cluster run")
+        rank = self.linear(place.peer)
+        wide = (rank if isinstance(rank, Tensor) else torch.tensor([[rank]])).expand(self.blocks, self.threads).flatten()
+        found = (wide if on is None else wide[on]).repeat(width)
+        if ((found < 0) | (found >= self.spec.launch.cluster)).any():
+            raise AccessLaw(f"there is no block of rank {int(found.max())} in a cluster of {self.spec.launch.cluster}")
+        return block // self.spec.launch.cluster * self.spec.launch.cluster + found
 
     def _aligned(self, place: Global | Shared, at: Tensor, width: int) -> None:
         if width > 1 and (at % width).any():
@@ -277,7 +303,7 @@ class Machine:
         if isinstance(place, Elem):
             return [self._get(place, w if place.index else 0) for w in range(width)]
         at, on = self._addresses(place, width, active)
-        block, who, epoch = self._actors(on, width)
+        block, who, epoch = self._actors(place, on, width)
         if isinstance(place, Global):
             found = self.memory[place.tensor].load(at.flatten(), who, epoch)
         else:
@@ -296,9 +322,12 @@ class Machine:
         at, on = self._addresses(place, len(values), active)
         flat = [v.expand(self.blocks, self.threads).flatten() for v in values]
         new = torch.cat(flat if on is None else [v[on] for v in flat])
-        block, who, epoch = self._actors(on, len(values))
+        block, who, epoch = self._actors(place, on, len(values))
         if isinstance(place, Global):
             self.memory[place.tensor].store(at.flatten(), new, who, epoch)
+        elif place.peer is not None:
+            home = self._peer(place, block, on, len(values))
+            self.shared.push(place.buffer, at.flatten(), new, home, who, self.epoch[home])
         else:
             self.shared.store(place.buffer, at.flatten(), new, block, who, epoch)
 

@@ -162,10 +162,12 @@ class Global:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Elements of a planned shared buffer from an element offset on."""
+    """Elements of a planned shared buffer from an element offset on: of the thread's own block, or of the block of rank `peer` in
+    its cluster (written only)."""
 
     buffer: str
     offset: Linear
+    peer: Linear | None = None
 
 
 Place = Union[Global, Shared, Elem]
@@ -236,9 +238,11 @@ class LaneReduce:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """All threads of the block: everything written before is seen after. `reasons` name the buffers and hazards ordered."""
+    """All threads of the block, or of the cluster: everything written before is seen after. `reasons` name the buffers and hazards
+    ordered. The scopes `arrive` and `wait` are the halves of a barrier of the cluster that says no more than: all blocks run."""
 
     reasons: tuple[str, ...]
+    scope: str = "block"
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,13 +289,14 @@ class Launch:
     """grid: three factors lists, each the product of ints and symbols; block_x, block_y, block_z are the kernel's block indices.
 
     once_below: the hint `evict_first` holds for grids of fewer blocks than this, larger ones run the same kernel without it; 0:
-    always.
+    always. cluster: so many neighbours along block_x are one cluster.
     """
 
     grid: tuple[tuple[int | str, ...], tuple[int | str, ...], tuple[int | str, ...]]
     threads: int
     min_blocks: int = 1
     once_below: int = 0
+    cluster: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Memory as the kernel interpreter sees it: flat, bounds-checked, with the accesses of every thread recorded so that races show.
 
 Two accesses to one unit by different threads, one of them a write, are a race unless a barrier of their block lies between; threads
-of different blocks have no barrier at all. Units are elements of a global tensor, or the smallest elements of shared memory.
+of different blocks have no barrier at all, unless they are of one cluster: then it takes a barrier of the cluster.
+Units are elements of a global tensor, or the smallest elements of shared memory.
 """
 from __future__ import annotations
 
@@ -125,6 +126,8 @@ class SharedMemory:
         self.bytes = torch.full((blocks * self.row,), POISON, dtype=torch.uint8)
         self.buffers = {b.name: b for b in plan.buffers}
         self.accesses = Accesses(blocks * self.row // self.unit, threads, local=True) if watched and plan.buffers else None
+        self.pushed = torch.zeros(blocks * self.row // self.unit, dtype=torch.bool)
+        self.taken = torch.zeros_like(self.pushed)
 
     def _units(self, buffer: str, at: Tensor, block: Tensor) -> Tensor:
         """First byte of each element; raises AccessLaw beyond the buffer."""
@@ -142,6 +145,9 @@ class SharedMemory:
         if count > 1:
             units = (units.unsqueeze(-1) + torch.arange(count)).flatten()
             who, epoch = who.repeat_interleave(count), epoch.repeat_interleave(count)
+        if self.pushed[units].any():
+            raise AccessLaw(f"race: shared buffer {buffer} is used, and no barrier of the cluster lies after another block's write")
+        self.taken[units] = True
         record = self.accesses.write if write else self.accesses.read
         if record(units, who, epoch):
             how = "written while another thread reads or writes it" if write else "read while another thread writes it"
@@ -153,6 +159,22 @@ class SharedMemory:
         self._touch(buffer, first, who, epoch, write=False)
         carrier = self.bytes.view(CARRIER[BYTES[dtype]])
         return to_register(carrier[first // BYTES[dtype]].view(TORCH_DTYPE[dtype]))
+
+    def met(self) -> None:
+        """A barrier of the clusters."""
+        self.pushed[:] = False
+        self.taken[:] = False
+
+    def push(self, buffer: str, at: Tensor, value: Tensor, block: Tensor, who: Tensor, epoch: Tensor) -> None:
+        """Register values into a buffer of other blocks. block: theirs, row of the chunk."""
+        units = self._units(buffer, at, block) // self.unit
+        count = BYTES[self.buffers[buffer].dtype] // self.unit
+        units = (units.unsqueeze(-1) + torch.arange(count)).flatten()
+        if self.accesses is not None and (self.taken[units].any() or self.pushed[units].any()):
+            raise AccessLaw(f"race: shared buffer {buffer} is written by another block, and no barrier of the cluster lies before")
+        self.pushed[units] = False
+        self.store(buffer, at, value, block, who, epoch)
+        self.pushed[units], self.taken[units] = True, False
 
     def store(self, buffer: str, at: Tensor, value: Tensor, block: Tensor, who: Tensor, epoch: Tensor) -> None:
         """Register values into a buffer, rounded to its element type."""

@@ -59,7 +59,8 @@ def format_place(place: Place, width: int) -> str:
     if isinstance(place, Global):
         return f"global {place.tensor}[{format_linear(place.offset)}{many}]"
     if isinstance(place, Shared):
-        return f"shared {place.buffer}[{format_linear(place.offset)}{many}]"
+        of = f" of peer {format_linear(place.peer)}" if place.peer is not None else ""
+        return f"shared {place.buffer}[{format_linear(place.offset)}{many}]{of}"
     return format_value(place) + many
 
 
@@ -108,7 +109,8 @@ def format_statement(statement: Statement) -> list[str]:
         shape = list(s.shape) if s.shape else ""
         return [f"lanes {', '.join(s.targets)}{shape} by {s.fn} over {s.lanes} lanes, step {s.step}{_origin(s.origin)}"]
     if isinstance(s, Barrier):
-        return [f"barrier  # {'; '.join(s.reasons)}"]
+        scope = "" if s.scope == "block" else f" {s.scope}"
+        return [f"barrier{scope}  # {'; '.join(s.reasons)}"]
     if isinstance(s, Guard):
         head = f"if{' uniform' if s.uniform else ''} {' and '.join(format_condition(c) for c in s.when)}:"
     else:
@@ -128,6 +130,7 @@ def format_kernel(spec: KernelSpec) -> str:
         divisible = f", divisible ({', '.join(map(str, p.divisible))})" if p.divisible else ""
         lines.append(f"  {p.name}: {p.dtype}[{shape}] strides ({strides}), align {p.align}{divisible}")
     blocks = f", {spec.launch.min_blocks} blocks per multiprocessor" if spec.launch.min_blocks > 1 else ""
+    blocks += f", clusters of {spec.launch.cluster}" if spec.launch.cluster > 1 else ""
     blocks += f", hints below {spec.launch.once_below} blocks" if spec.launch.once_below else ""
     lines.append(f"  grid {grid}, {spec.launch.threads} threads{blocks}, {spec.smem.total} bytes of shared memory")
     for b in spec.smem.buffers:

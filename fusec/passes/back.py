@@ -60,7 +60,8 @@ def to_kernel(
     tensors = {t.name: t.dtype for t in graph.arguments + graph.fresh}
     body = round_once(body, tensors, {buffer: dtype for buffer, (dtype, _) in sizes.items()})
     plan = plan_smem(body, sizes, target.smem_per_block)
-    body = insert_barriers(_lets(coords, body) + body, plan, lambda a, b: apart(graph, problem.table[a], problem.table[b]))
+    body = insert_barriers(_lets(coords, body) + body, plan, lambda a, b: apart(graph, problem.table[a], problem.table[b]),
+                           bool(placed.grid.cluster))
     body = hold_narrow(body, tensors)
     schedule = Schedule(
         placed.anchor,
@@ -102,6 +103,8 @@ def _parameters(graph: Graph, emitter: Emitter) -> tuple[Parameter, ...]:
 def _summary(problem: Problem, placed: Placement) -> tuple[str, ...]:
     grid = " x ".join(f"{name}" + (f" in parts of {part}" if part != 1 else "") for name, _, part in placed.grid.axes)
     lines = [f"grid: {grid or 'one block'}; {placed.threads} threads", f"anchor: {placed.anchor} {placed.layouts[placed.anchor]}"]
+    if placed.grid.cluster:
+        lines.insert(1, f"clusters: {placed.grid.peers} blocks along {placed.grid.cluster}")
     if problem.walk is not None:
         lines.append(f"walk: along {problem.walk.axis}, {problem.walk.turns} turns of {problem.walk.part}")
     regions: dict[tuple[int, int], list[str]] = {}

@@ -2,6 +2,9 @@
 
 Hazards: shared write then read; shared read or write, then a write to the same bytes under another name; global read or write,
 then a write to the same elements, unless it is the same thread (its program order suffices).
+
+In a cluster, what blocks do to each other's shared memory and to elements that several of them access takes a barrier of the
+cluster, which is one of the block too. Nobody writes into the shared memory of a block before all of them run.
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ..errors import InternalError
-from ..ir.kernel import AtLeast, Barrier, Condition, Copy, Global, Guard, Less, Repeat, Statement, Term
+from ..ir.kernel import AtLeast, Barrier, Condition, Copy, Global, Guard, Less, Repeat, Statement, Term, walk
 from ..ir.plan import SmemPlan
-from .plan_smem import shared_accesses
+from .plan_smem import pushed, shared_accesses
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,28 +30,45 @@ class Access:
 
 @dataclass(slots=True)
 class _Pending:
-    """What happened since the last barrier."""
+    """What happened since the last barrier; `far`: since the last one of the cluster."""
 
+    cluster: bool
     written: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
     globals: list[Access] = field(default_factory=list)
+    far: set[tuple[str, bool]] = field(default_factory=set)
 
-    def clear(self) -> None:
-        """A barrier: nothing is left to be ordered."""
+    def clear(self, cluster: bool) -> None:
+        """A barrier, `cluster`: of all its blocks: nothing is left to be ordered among those that met."""
         self.written.clear()
         self.read.clear()
-        self.globals.clear()
+        if cluster or not self.cluster:
+            self.globals.clear()
+            self.far.clear()
 
 
 Apart = Callable[[str, str], bool]
 
 
-def insert_barriers(body: tuple[Statement, ...], plan: SmemPlan, apart: Apart) -> tuple[Statement, ...]:
-    """The statements with barriers; `apart` tells whether two accesses to one tensor touch different elements.
+def insert_barriers(body: tuple[Statement, ...], plan: SmemPlan, apart: Apart, cluster: bool = False) -> tuple[Statement, ...]:
+    """The statements with barriers; `apart` tells whether two accesses to one tensor touch different elements, `cluster` whether
+    blocks form clusters.
 
     Raises InternalError where a barrier would have to stand inside a guard.
     """
-    return _ordered(body, plan, _Pending(), apart)
+    found = _ordered(body, plan, _Pending(cluster), apart)
+    return _running(found) if pushed(body) else found
+
+
+def _running(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """The statements, with the two halves of a barrier before any block writes into the shared memory of another."""
+    for number, statement in enumerate(body):
+        if any(isinstance(s, Barrier) and s.scope == "cluster" for s in walk((statement,))) and not pushed((statement,)):
+            return body
+        if pushed((statement,)):
+            reasons = ("all blocks of the cluster run",)
+            return (Barrier((), "arrive"), *body[:number], Barrier(reasons, "wait"), *body[number:])
+    return body
 
 
 def _ordered(body: tuple[Statement, ...], plan: SmemPlan, pending: _Pending, apart: Apart) -> tuple[Statement, ...]:
@@ -56,16 +76,16 @@ def _ordered(body: tuple[Statement, ...], plan: SmemPlan, pending: _Pending, apa
     out: list[Statement] = []
     for statement in body:
         if isinstance(statement, Barrier):
-            pending.clear()
+            pending.clear(statement.scope == "cluster")
         elif isinstance(statement, Repeat):
             # Twice: the second turn begins where the first one ended, and a barrier that it needs is one for every turn.
             for _ in range(2):
                 statement = replace(statement, body=_ordered(statement.body, plan, pending, apart))
         else:
-            reasons = _hazards(statement, plan, pending, apart)
-            if reasons:
-                out.append(Barrier(tuple(reasons)))
-                pending.clear()
+            near, far = _hazards(statement, plan, pending, apart), _far_hazards(statement, pending, apart)
+            if near or far:
+                out.append(Barrier(tuple(dict.fromkeys(far or near)), "cluster" if far else "block"))
+                pending.clear(bool(far))
             _note(statement, pending)
         out.append(statement)
     return tuple(out)
@@ -82,16 +102,36 @@ def _hazards(statement: Statement, plan: SmemPlan, pending: _Pending, apart: Apa
         for other in sorted(pending.read | pending.written):
             if write and _overlap(plan, name, other) and (other != name or name in pending.read):
                 reasons.append(f"{name}: reuses bytes of {other}")
-    for access in global_accesses(statement):
-        for past in pending.globals:
-            if access.write and past.tensor == access.tensor and past.who != access.who and not apart(past.node, access.node):
-                reasons.append(f"{access.tensor}: {'write' if past.write else 'read'} → overwrite")
-    return list(dict.fromkeys(reasons))
+    return list(dict.fromkeys([*reasons, *([] if pending.cluster else _overwritten(statement, pending, apart))]))
+
+
+def _far_hazards(statement: Statement, pending: _Pending, apart: Apart) -> list[str]:
+    """What takes a barrier of the cluster: a read of what other blocks wrote, a write where they may still read."""
+    if not pending.cluster:
+        return []
+    peers = pushed((statement,))
+    read = sorted({name for name, write in shared_accesses(statement) if not write})
+    reasons = [f"{n}: write → read" for n in read if (n, True) in pending.far]
+    reasons += [f"{n}: read → write" for n in sorted(peers) if (n, False) in pending.far]
+    return list(dict.fromkeys([*reasons, *_overwritten(statement, pending, apart)]))
+
+
+def _overwritten(statement: Statement, pending: _Pending, apart: Apart) -> list[str]:
+    """Global memory that a statement writes and another thread accessed."""
+    return [
+        f"{access.tensor}: {'write' if past.write else 'read'} → overwrite"
+        for access in global_accesses(statement)
+        for past in pending.globals
+        if access.write and past.tensor == access.tensor and past.who != access.who and not apart(past.node, access.node)
+    ]
 
 
 def _note(statement: Statement, pending: _Pending) -> None:
     for name, write in shared_accesses(statement):
         (pending.written if write else pending.read).add(name)
+        if not write:
+            pending.far.add((name, False))
+    pending.far |= {(name, True) for name in pushed((statement,))}
     pending.globals.extend(global_accesses(statement))
 
 

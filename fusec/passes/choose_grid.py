@@ -25,9 +25,18 @@ LARGE_BLOCK = 32768  # Elements: above this a block gives part of a parallel axi
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """(axis, blocks along it, elements of it in a block), outermost first; axes not named here are whole in every block."""
+    """(axis, blocks along it, elements of it in a block), outermost first; axes not named here are whole in every block.
+
+    cluster: the last axis where its blocks are one cluster, else nothing. Not every store has that axis.
+    """
 
     axes: tuple[tuple[str, int | str, int], ...]
+    cluster: str = ""
+
+    @property
+    def peers(self) -> int:
+        """Blocks of a cluster."""
+        return int(self.axes[-1][1]) if self.cluster else 1
 
     def local(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         """What a block holds of these axes: grid axes of one element are gone, split ones are shorter."""
@@ -140,7 +149,7 @@ def _entry(graph: Graph, op: Map, extent: Extent) -> str | None:
     return entry.value if wraps else None
 
 
-def _unnamed(graph: Graph, first: Load | Store, second: Load | Store, free: frozenset[str]) -> frozenset[str]:
+def unnamed(graph: Graph, first: Load | Store, second: Load | Store, free: frozenset[str]) -> frozenset[str]:
     """Grid axes along which two accesses may meet from different blocks: those that no dim with like coordinates names.
 
     An index value names the axes it varies over: distinct live rows have distinct slots (C10).
@@ -165,7 +174,7 @@ def _owned_blocks(graph: Graph, free: frozenset[str]) -> frozenset[str]:
             if not isinstance(node.op, (Load, Store)) or apart(graph, node, store):
                 continue
             assert isinstance(store.op, Store)
-            meet = _unnamed(graph, node.op, store.op, free)
+            meet = unnamed(graph, node.op, store.op, free)
             if any(graph.axis(name).dynamic for name in meet):
                 does = "read" if isinstance(node.op, Load) else "written"
                 raise FusionError(

@@ -62,6 +62,7 @@ class Coordinates:
             (tuple(b for _, b in first) or (1,), tuple(b for _, b in second) or (1,), (1,)),
             self.placed.threads,
             self.placed.min_blocks,
+            cluster=self.placed.grid.peers,
         )
 
     def grid_name(self, axis: str) -> str:

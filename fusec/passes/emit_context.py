@@ -69,6 +69,7 @@ class Context:
     def __post_init__(self) -> None:
         self.rank = {a.name: i for i, a in enumerate(self.problem.graph.axes)}
         self.table, self.turn = self.problem.table, self.coords.fresh("turn")
+        self.peer = self.coords.fresh("peer") if self.problem.grid.cluster else ""
         for node in self.problem.graph.nodes:
             if isinstance(node.op, Reduce) and self.lane_steps(node):
                 layout = self.placed.layouts[node.name]
@@ -77,6 +78,7 @@ class Context:
     rank: dict[str, int] = field(default_factory=dict)
     table: dict[str, Node] = field(default_factory=dict)
     turn: str = ""
+    peer: str = ""
     loop_names: dict[tuple[str, str], str] = field(default_factory=dict)
 
     partials: dict[str, str] = field(default_factory=dict)

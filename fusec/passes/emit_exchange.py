@@ -91,8 +91,9 @@ class Exchanges(Context):
             places = []
             for axis in exchange.axes:
                 index = dict(key.bind)[axis]
+                local = index.axis == axis or index.axis != self.placed.grid.cluster  # Of other axes the buffer has all positions.
                 base = (
-                    self.coords.at(key.layout, index.axis, at, True, self.within(node))
+                    self.coords.at(key.layout, index.axis, at, local, self.within(node))
                     if index.axis is not None and key.layout.has(index.axis)
                     else Linear()
                 )

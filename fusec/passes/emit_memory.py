@@ -15,11 +15,13 @@ from ..ir.kernel import (
     Copy,
     Elem,
     Global,
+    Less,
     Let,
     Linear,
     Value,
 )
 from ..ir.plan import Layout
+from .coordinates import var
 from .localize import elements_of
 from .emit_context import Context, Piece, Point
 
@@ -44,7 +46,13 @@ class Memory(Context):
         return Piece(self.region(self.placed.layouts[node.name]), (self.declare(node, 0.0 if masked else None), *copies))
 
     def store(self, node: Node) -> Piece:
-        return Piece(self.region(self.placed.layouts[node.name]), self._accesses(node))
+        return Piece(self._first_block(node) + self.region(self.placed.layouts[node.name]), self._accesses(node))
+
+    def _first_block(self, node: Node) -> tuple[Condition, ...]:
+        """What all blocks of a cluster have is stored by the first."""
+        cluster = self.placed.grid.cluster
+        every = bool(cluster) and all(a.name != cluster for a in node.domain)
+        return (Less(var(self.coords.grid_name(cluster)), 1),) if every else ()
 
     def varies(self, node: Node) -> bool:
         """Whether a thread holds several values of an index: each of its accesses is then a statement of its own."""

@@ -101,17 +101,22 @@ class Reductions(Context):
         ]
         return tuple((name, extent) for _, name, extent in sorted(found, reverse=True))
 
+    def _blocks(self, node: Node) -> int:
+        """Blocks of the cluster whose parts a reduction folds."""
+        return self.placed.grid.peers if self.problem.folds_blocks(node) else 1
+
     def _partial_buffer(self, node: Node) -> Exchange:
         key = f"{node.name}!partial"
         if key not in self.exchanges:
-            kept = self.local(node)
+            kept, blocks = self.local(node), self._blocks(node)
             extents = tuple(n for _, n in self._warps(node)) + tuple(self.coords.extent(a, True) for a in kept)
-            name = self.coords.fresh(f"{node.name}_warps")
+            name = self.coords.fresh(f"{node.name}_{'blocks' if blocks > 1 else 'warps'}")
+            extents = (blocks, *extents) if blocks > 1 else extents
             self.exchanges[key] = Exchange(node.name, name, ("warp", *kept), extents, register(node.dtype))
         return self.exchanges[key]
 
     def write_partial(self, node: Node) -> Piece:
-        """What each warp has, by the first lane that has it."""
+        """What each warp has, by the first lane that has it; where blocks share the reduction, into the shared memory of each."""
         assert isinstance(node.op, Reduce)
         name, inner, kept = self._inner(node)
         layout = self.placed.layouts[node.name]
@@ -125,25 +130,32 @@ class Reductions(Context):
         )
         when = self.inside(inner, kept, point) + lanes + self.coords.owner(layout, self.domain(node))
 
+        blocks = self._blocks(node)
+        own = [var(self.coords.grid_name(self.placed.grid.cluster))] if blocks > 1 else []
+
         def offset(at: Point) -> Linear:
-            return row_major(
-                exchange, [var(v) for v, _ in self._warps(node)] + [self.coords.at(inner, a, at, True, True) for a in kept]
-            )
+            place = [var(v) for v, _ in self._warps(node)] + [self.coords.at(inner, a, at, True, True) for a in kept]
+            return row_major(exchange, own + place)
 
         def value(at: Point) -> Elem:
             return Elem(name, tuple(at[a, i] for a, i, _ in registers(inner, kept)))
 
-        loops, at, width = self._vectorise(inner, kept, point, offset, value, VECTOR_BYTES // BYTES[exchange.dtype], when)
-        return Piece(
-            self.region(layout), (Copy(value(at), Shared(exchange.buffer, offset(at)), loops, width, when, "", self.origin(node)),)
-        )
+        limit = VECTOR_BYTES // BYTES[exchange.dtype] if blocks == 1 else 1
+        loops, at, width = self._vectorise(inner, kept, point, offset, value, limit, when)
+        target = Shared(exchange.buffer, offset(at), var(self.peer) if blocks > 1 else None)
+        loops = (For(self.peer, blocks), *loops) if blocks > 1 else loops
+        return Piece(self.region(layout), (Copy(value(at), target, loops, width, when, "", self.origin(node)),))
+
+    def _parts(self, node: Node) -> int:
+        """Parts that a reduction across warps or blocks folds at last."""
+        return self._blocks(node) * prod(n for _, n in self._warps(node))
 
     def read_partials(self, node: Node) -> Piece:
         assert isinstance(node.op, Reduce)
         exchange = self._partial_buffer(node)
         layout, kept = self.placed.results[node.name], self.local(node)
         loops, point = self.loops(layout, kept)
-        count = prod(n for _, n in self._warps(node))
+        count = self._parts(node)
         extents = tuple(self.coords.extent(a, True) for a in kept)
         inner = Exchange(node.name, exchange.buffer, kept, extents, exchange.dtype)
         offset = row_major(inner, [self.coords.at(layout, a, point, True, True) for a in kept]) + var(self.turn, prod(extents))
@@ -164,7 +176,7 @@ class Reductions(Context):
         target = self.own(node)
         body: list[Statement] = []
         if node.name in self.partials:
-            count = prod(n for _, n in self._warps(node))
+            count = self._parts(node)
             part = Elem(f"{node.name}_parts", (var(self.turn), *target.index))
             body.append(Declare(node.name, self.shape(layout, kept), register(node.dtype), self._start(node)))
             body.append(

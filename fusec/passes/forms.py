@@ -13,7 +13,8 @@ from .problem import Placement, Problem
 
 
 def reduce_forms(problem: Problem, placed: Placement) -> tuple[tuple[str, ReduceForm], ...]:
-    """(reduction, form): registers ascending in one carry, turn by turn, then lanes in a butterfly, then warps ascending."""
+    """(reduction, form): registers ascending in one carry, turn by turn, then lanes in a butterfly, then warps ascending, block by
+    block of a cluster."""
     rank = {a.name: i for i, a in enumerate(problem.graph.axes)}
     found: list[tuple[str, ReduceForm]] = []
     for node in problem.graph.nodes:
@@ -28,5 +29,7 @@ def reduce_forms(problem: Problem, placed: Placement) -> tuple[tuple[str, Reduce
         steps = [("serial", a, f.extent, stride) for a, f, stride in reversed(serial)]
         steps += [("tree", a, f.extent, stride) for a, f, stride in lanes]
         steps += [("serial", a, f.extent, stride) for a, f, stride in warps]
+        if problem.folds_blocks(node):
+            steps += [("serial", problem.grid.cluster, problem.grid.peers, problem.grid.axes[-1][2])]
         found.append((node.name, ReduceForm(tuple(steps))))
     return tuple(found)

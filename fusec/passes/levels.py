@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ir.geometry import crosses_warps
-from ..ir.graph import Graph, Load, Node, Reduce, Store, refs
+from ..ir.graph import Graph, Load, Node, Store, refs
 from ..ir.overlap import apart
+from .clusters import meet
 from .price import free_edge
 from .problem import Placement, Problem
 
@@ -17,12 +17,14 @@ from .problem import Placement, Problem
 @dataclass(frozen=True, slots=True)
 class Levels:
     """start: the level a node's domain is computed on. ready: the level its value is there for its own region.
-    exchanged: values that go through shared memory. crossing: reductions that do."""
+    exchanged: values that go through shared memory. crossing: reductions that do. late: Stores that come last, after the block's
+    walk, since other blocks of the cluster read what they overwrite."""
 
     start: dict[str, int]
     ready: dict[str, int]
     exchanged: frozenset[str]
     crossing: frozenset[str]
+    late: frozenset[str] = frozenset()
 
 
 def assign_levels(problem: Problem, placed: Placement) -> Levels:
@@ -42,11 +44,28 @@ def assign_levels(problem: Problem, placed: Placement) -> Levels:
         if isinstance(node.op, Store):
             level = max([level, *(start[n] for n in before(problem.graph, node) if n in start)])
         start[node.name] = level
-        late = is_crossing(problem, placed, node)
+        late = problem.crosses(node, placed.layouts[node.name])
         if late:
             crossing.add(node.name)
         ready[node.name] = level + (1 if late else 0)
-    return Levels(start, ready, frozenset(exchanged), frozenset(crossing))
+    return Levels(start, ready, frozenset(exchanged), frozenset(crossing), _after_clusters(problem, start))
+
+
+def _after_clusters(problem: Problem, start: dict[str, int]) -> frozenset[str]:
+    """The Stores of what other blocks of the cluster read, each put off until after a barrier of the cluster that is there anyway,
+    else by one level."""
+    graph, cluster, found = problem.graph, problem.grid.cluster, set[str]()
+    if not cluster:
+        return frozenset()
+    folds = [start[n.name] for n in graph.nodes if problem.folds_blocks(n)]
+    for node in graph.nodes:
+        if isinstance(node.op, Store):
+            others = [problem.table[name] for name in before(graph, node)]
+            past = [start[o.name] for o in others if meet(graph, o, node, cluster)]
+            if past:
+                start[node.name] = max(start[node.name], *(level + 1 for level in past + folds))
+                found.add(node.name)
+    return frozenset(found)
 
 
 def before(graph: Graph, store: Node) -> tuple[str, ...]:
@@ -59,10 +78,3 @@ def before(graph: Graph, store: Node) -> tuple[str, ...]:
             if not apart(graph, node, store):
                 found.append(node.name)
     return tuple(found)
-
-
-def is_crossing(problem: Problem, placed: Placement, node: Node) -> bool:
-    """Whether a node is a reduction over axes that several warps hold."""
-    return isinstance(node.op, Reduce) and crosses_warps(
-        placed.layouts[node.name], tuple(a.name for a in problem.grid.local(node.op.axes))
-    )

@@ -86,6 +86,9 @@ class _Planner:
             self.add(node.name, kind, level, layout, needs, lambda: self.emitter.load(node), phase)
         elif isinstance(node.op, Store):
             needs |= set(before(self.graph, node))
+            if node.name in self.levels.late and self.problem.walk is not None and not phase % 2:
+                last = max(self.problem.walk.phases.values())
+                phase = last + last % 2
             self.add(node.name, STORE, level, layout, needs, lambda: self.emitter.store(node), phase)
         elif isinstance(node.op, Reduce):
             self._reduce(node, layout, level, needs)
@@ -190,8 +193,8 @@ def linearize(problem: Problem, placed: Placement, levels: Levels, emitter: Emit
                 pieces.append(unit.emit())
         found = assemble(pieces)
         if phase % 2 and problem.walk is not None:
-            carried = [u.name.removesuffix("!accumulate") for u in mine if u.name.replace("!accumulate", "!carry") in done]
-            names = tuple(emitter.partials.get(n, n) for n in carried)
+            folded = [u.name.removesuffix("!accumulate") for u in mine if u.name.endswith("!accumulate")]
+            names = tuple(emitter.partials.get(n, n) for n in folded if f"{n}!carry" in done)
             found = (Repeat(emitter.coords.turn, Lit(problem.walk.turns), found, names),)
         body += found
     return body

@@ -7,22 +7,28 @@ tried, cheapest first by its own work, and the block that costs least is taken.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 from ..errors import ResourceError
 from ..ir.dtype import BYTES
-from ..ir.geometry import crosses_warps
 from ..ir.graph import Load, Node, Reduce, Store
 from ..ir.plan import Layout
 from .candidates import ranked
+from .clusters import clusters
 from .price import memory_cycles
 from .problem import MAX_THREADS, Placement, Problem
 from .regions import Group, find_groups, live_registers, make_search, side_by_side
-from .walks import walks
+from .walks import like, walks
 
 SINGLE_BLOCK = 1.2  # Times the cost: two blocks of 512 threads on a multiprocessor beat one by a fifth (docs/falsification.md).
 SPARE = 16  # Registers of a thread, beyond those counted, that a third block on a multiprocessor must leave.
 MOST_BLOCKS = 4
+WALK = 1.35  # Times the cost: measured with Gated DeltaNet (1.4) and Mamba-2 (1.2).
+PEER = 500.0  # Cycles that a block waits for each block of its cluster: a fence, a barrier, skew, multiprocessors left over.
+CLUSTER_WORTH = 1.12  # Times the work of one block that all blocks of a cluster may have,
+SPILL_WORTH = 1.5  # and where it spills with two blocks on a multiprocessor.
+CLUSTER_CLOSE = 0.97  # Of a block's cost: what a cluster along an axis further in must save; its pieces of memory are smaller.
+DEAR = 1.2  # Times that: beyond, larger clusters along the axis are not looked at.
 HIDDEN = 0.75  # Of the lesser of computing and moving memory: the share that takes no time where blocks overlap.
 
 
@@ -35,9 +41,45 @@ def place(problem: Problem) -> tuple[Problem, Placement]:
     found = _placed(problem)
     if found is None and problem.orders:
         found = _placed(replace(problem, ordered=False))
+    found = _shared_out(problem, found)
     if found is None:
         raise _refusal(problem, find_anchor(problem))
     return found
+
+
+def _shared_out(problem: Problem, found: tuple[Problem, Placement] | None) -> tuple[Problem, Placement] | None:
+    """The blocks of a cluster in place of one block that walks, that is alone on its multiprocessor or whose layouts spill, where
+    all of them together cost little more: then the cluster whose blocks take least time, since one block for so much leaves most of
+    the device idle where there are few rows."""
+    if found is not None and found[0].walk is None and found[1].min_blocks > 1 and not problem.avoid:
+        return found
+    anchor = find_anchor(problem)
+    walk = found[0].walk if found is not None else None
+    best, least = found, inf
+    most = (CLUSTER_WORTH if walk is not None else SPILL_WORTH) * _spent(*found) if found is not None else inf
+    dear: set[str] = set()
+    for shared in clusters(problem, anchor):
+        if shared.grid.cluster in dear:
+            continue
+        tried = [shared] if _held(shared, anchor) <= _most_held(shared) else []
+        if walk is not None and shared.grid.cluster != walk.axis:
+            tried += like(shared, anchor, walk, shared.grid.peers)
+        for one in tried:
+            placed = _cheapest(one, anchor)
+            if placed is None or placed.min_blocks == 1:
+                continue
+            cost = _spent(one, placed)
+            if cost * one.grid.peers > DEAR * most:
+                dear.add(shared.grid.cluster)
+            if cost * one.grid.peers <= most and cost < least * CLUSTER_CLOSE:
+                best, least = (one, placed), cost
+    return best
+
+
+def _spent(problem: Problem, placed: Placement) -> float:
+    """Cycles of a block as measured, not as priced: a walk's turns wait for their loads, the blocks of a cluster for each other."""
+    cost = placed.cost * (WALK if problem.walk is not None else 1.0)
+    return cost + (PEER * problem.grid.peers if problem.grid.cluster else 0.0)
 
 
 def _placed(problem: Problem) -> tuple[Problem, Placement] | None:
@@ -169,7 +211,7 @@ def _results(problem: Problem, layouts: dict[str, Layout]) -> dict[str, Layout]:
             continue
         mine = layouts[node.name]
         kept = tuple(a.name for a in problem.axes(node))
-        if not crosses_warps(mine, tuple(a.name for a in problem.grid.local(node.op.axes))):
+        if not problem.crosses(node, mine):
             found[node.name] = mine.project(kept)
             continue
         readers = [

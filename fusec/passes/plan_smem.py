@@ -1,6 +1,7 @@
 """After this pass every shared buffer has its bytes: buffers alive together are disjoint, and the total fits the target.
 
-A buffer is alive from the top-level statement that first touches it to the last one. Bytes are reused only where the buffers
+A buffer is alive from the top-level statement that first touches it to the last one, and for as long as the kernel runs where other
+blocks of a cluster write it. Bytes are reused only where the buffers
 would not fit side by side: reuse costs a barrier, which the barriers pass then adds.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 from ..errors import ResourceError
 from ..ir.dtype import BYTES
-from ..ir.kernel import Copy, Guard, Repeat, Shared, Statement
+from ..ir.kernel import Copy, Guard, Repeat, Shared, Statement, walk
 from ..ir.plan import Buffer, SmemPlan
 
 ALIGN = 16  # Bytes: the widest access to shared memory.
@@ -50,7 +51,13 @@ def _spans(body: tuple[Statement, ...]) -> dict[str, tuple[int, int]]:
     for number, statement in enumerate(body):
         for name, _ in shared_accesses(statement):
             live[name] = (live.get(name, (number, number))[0], number)
-    return live
+    return {name: (0, len(body)) if name in pushed(body) else span for name, span in live.items()}
+
+
+def pushed(body: tuple[Statement, ...]) -> frozenset[str]:
+    """Buffers that other blocks of a cluster write."""
+    copies = (s for s in walk(body) if isinstance(s, Copy))
+    return frozenset(s.target.buffer for s in copies if isinstance(s.target, Shared) and s.target.peer is not None)
 
 
 def with_spans(plan: SmemPlan, body: tuple[Statement, ...]) -> SmemPlan:

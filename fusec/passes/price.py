@@ -16,10 +16,11 @@ LEVEL = 400.0  # Cycles: write to shared memory, barrier, read back, and the ske
 HOLD = 200.0  # Cycles that a level more costs before the anchor's own stores: its registers and its memory traffic wait.
 FEW = 0.4  # The least share of a block's time that a region on few threads costs: the others wait for its latencies.
 SHUFFLE = 2.5
+FAR = 300.0  # What a reduction across the blocks of a cluster waits for.
 GAPS = 1.5  # An access whose neighbours in the warp are not its neighbours in memory: a vector of several accesses.
 LARGE = 4096  # Elements of a block: memory traffic, not issue, is what such an access costs.
 RATE = 20.0  # Bytes of memory per cycle and multiprocessor: about 17 on an H200, 29 by the data sheet of a B200.
-BURST = 64  # Bytes that memory moves at least.
+BURST = 128  # Bytes next to each other below which memory is slower: with pieces of 64, by 4 to 14 % on an H200.
 AGAIN = 0.5  # What a block reads a second time mostly comes from the second-level cache.
 
 
@@ -100,7 +101,9 @@ def _across_threads(problem: Problem, node: Node, layout: Layout) -> float:
     digits = [f for _, _, f in thread_factors(layout, tuple(a.name for a in problem.grid.local(node.op.axes)))]
     steps = sum((f.extent - 1).bit_length() for f in digits if f.step < WARP_SIZE)
     warps = prod(f.extent for f in digits if f.step >= WARP_SIZE)
-    return kept * steps * SHUFFLE + (kept * (2 + warps) if warps > 1 else 0.0)
+    blocks = problem.grid.peers if problem.folds_blocks(node) else 1
+    far = FAR + kept * 2 * blocks if blocks > 1 else 0.0
+    return kept * steps * SHUFFLE + (kept * (8 + 5 * warps * blocks) if warps * blocks > 1 else 0.0) + far
 
 
 def _uncoalesced(problem: Problem, node: Node, layout: Layout, width: int) -> float:

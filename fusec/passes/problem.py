@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from math import prod
 
 from ..ir.axis import Axis
-from ..ir.graph import Graph, Load, Node, Store
+from ..ir.geometry import crosses_warps
+from ..ir.graph import Graph, Load, Node, Reduce, Store
 from ..ir.plan import Layout
 from ..target import Target
 from .choose_grid import Grid
@@ -71,6 +72,16 @@ class Problem:
     def axes(self, node: Node) -> tuple[Axis, ...]:
         """The local axes of a node's value."""
         return self.grid.local(node.axes)
+
+    def folds_blocks(self, node: Node) -> bool:
+        """Whether a reduction needs values of other blocks of a cluster."""
+        return isinstance(node.op, Reduce) and any(a.name == self.grid.cluster for a in node.op.axes)
+
+    def crosses(self, node: Node, layout: Layout) -> bool:
+        """Whether a node is a reduction that needs values of other warps or blocks."""
+        if not isinstance(node.op, Reduce):
+            return False
+        return self.folds_blocks(node) or crosses_warps(layout, tuple(a.name for a in self.grid.local(node.op.axes)))
 
     def passes_once(self, node: Node) -> bool:
         """Whether an access is a large one of memory updated in place: read once and written once."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..ir.axis import Axis
-from ..ir.geometry import crosses_warps, elements
+from ..ir.geometry import WARP_SIZE, elements
 from ..ir.graph import Load, Node, Reduce, Ref, Store, operands, refs
-from ..ir.plan import GRID, REG, SERIAL, THREAD, Factor, Layout
+from ..ir.plan import GRID, REG, SERIAL, THREAD, VEC, Factor, Layout
 from .choose_grid import strides
 from .hold_narrow import HELD
 from .price import FEW, HOLD, LEVEL, edge_cost, free_edge, node_cost, read_registers
@@ -88,25 +88,39 @@ def _after(problem: Problem, anchor: frozenset[str]) -> frozenset[str]:
 
 
 def flat_layout(problem: Problem, group: Group, threads: int) -> Layout:
-    """One element of the domain per thread as far as threads go; reduced axes within a warp; a domain of one element on one
-    thread."""
+    """One element of the domain per thread as far as threads go, two neighbours where that takes half the accesses; reduced axes
+    within a warp; a domain of one element on one thread."""
     nodes = [problem.table[n] for n in group.nodes]
     free = [a for a in group.axes if a.name not in problem.held]
     reduced = {a.name for n in nodes if isinstance(n.op, Reduce) for a in problem.grid.local(n.op.axes)}
     out: dict[str, list[Factor]] = {a.name: [Factor(REG, a.size)] for a in group.axes if a.name in problem.held}
     step, orders = 1, {a: k for n in group.nodes for a, k in problem.orders.get(n, {}).items()}
     walk = problem.walk if problem.walk is not None and problem.walk.within(group.nodes[0]) else None
+    pairs = _pairs(problem, nodes, free, reduced | orders.keys()) if walk is None else None
     for axis in sorted(_memory_order(problem, nodes, free), key=lambda a: (a.name not in orders, a.name not in reduced)):
         if walk is not None and walk.axis == axis.name:
             axis = Axis(axis.name, walk.part)
-        count = _lanes(axis, step) if axis.name in reduced else _threads(axis, threads // step)
+        vector = 2 if axis.name == pairs else 1
+        part = Axis(axis.name, axis.size // vector)
+        count = _lanes(part, step) if axis.name in reduced else _threads(part, threads // step)
         count = orders.get(axis.name, count)
-        factors = [Factor(REG, -(-axis.size // count)), Factor(THREAD, count, step)]
+        factors = [Factor(REG, -(-part.size // count)), Factor(THREAD, count, step), Factor(VEC, vector)]
         out[axis.name] = [f for f in factors if f.extent > 1]
         step *= count
     return Layout(
         tuple((a.name, with_grid(problem, a.name, _cut_at_warp(out[a.name]), walk is not None)) for a in group.axes), 0, step
     )
+
+
+def _pairs(problem: Problem, nodes: list[Node], axes: list[Axis], fixed: set[str]) -> str | None:
+    """The axis of which a thread takes two neighbours: every access that has it is contiguous along it, and a warp is full all the
+    same."""
+    accesses = [{name: step for step, name in strides(problem.graph, n)} for n in nodes if isinstance(n.op, (Load, Store))]
+    for axis in axes:
+        steps = {a[axis.name] for a in accesses if axis.name in a}
+        if steps == {1} and axis.name not in fixed and axis.size % (2 * WARP_SIZE) == 0:
+            return axis.name
+    return None
 
 
 def _lanes(axis: Axis, step: int) -> int:
@@ -184,9 +198,7 @@ class Search:
         key = (name, flat)
         if key not in self.nodes:
             node, layout = self.problem.table[name], self.layout(name, flat)
-            crossing = isinstance(node.op, Reduce) and crosses_warps(
-                layout, tuple(a.name for a in self.problem.grid.local(node.op.axes))
-            )
+            crossing = self.problem.crosses(node, layout)
             share = max(-(-(layout.count or self.threads) // 32) * 32 / self.threads, FEW)
             self.nodes[key] = (node_cost(self.problem, node, layout) * share * self.problem.turns(name), crossing)
         return self.nodes[key]

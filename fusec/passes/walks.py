@@ -60,6 +60,19 @@ def walks(problem: Problem, anchor: Node, held: int, most: int) -> Iterator[Prob
                     yield replace(problem, graph=found[0], walk=Walk(axis.name, -(-axis.size // part), part, found[1]))
 
 
+def like(problem: Problem, anchor: Node, walk: Walk, times: int) -> Iterator[Problem]:
+    """The problem with the walk of another grid, of whose block this one's holds one part in `times`: as much in a turn, in fewer
+    turns."""
+    domain = problem.spread(problem.domain(anchor))
+    part = min(walk.part * times, walk.part * walk.turns)
+    tried: list[dict[str, int]] = []
+    for early in (False, True):
+        found = find_phases(problem, domain, walk.axis, early)
+        if found is not None and found[1] not in tried and part < walk.part * walk.turns:
+            tried.append(found[1])
+            yield replace(problem, graph=found[0], walk=Walk(walk.axis, -(-walk.part * walk.turns // part), part, found[1]))
+
+
 def _parts(size: int, most: int) -> list[int]:
     """Elements that a turn may take: at most `most`, half and a quarter as many. Powers of two, which threads share without a
     remainder.

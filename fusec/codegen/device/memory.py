@@ -2,7 +2,9 @@
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float16, Float32, Int16, Uint8
+from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import CacheEvictionPriority
+from cutlass.cutlass_dsl import dsl_user_op
 
 from .values import round_e5m2
 
@@ -96,3 +98,15 @@ def store_part(source, target):
     for i in cutlass.range_constexpr(cute.size(source)):
         held[i] = target.element_type(source[i])
     cute.autovec_copy(held, target)
+
+
+@dsl_user_op
+def store_at(pointer, value, *, loc=None, ip=None):
+    """One element to any memory, that of another block of the cluster too."""
+    llvm.store(value.ir_value(loc=loc, ip=ip), pointer.to_llvm_ptr(loc=loc, ip=ip), loc=loc, ip=ip)
+
+
+@cute.jit
+def push(value, tensor, offset, rank):
+    """An element into the shared memory of the block of that rank in the cluster."""
+    store_at(cute.arch.map_dsmem_ptr(tensor.iterator + offset, rank), value)
