@@ -213,8 +213,9 @@ def _order(units: list[Unit], done: set[str]) -> list[Unit]:
 
 
 def _preference(last: Unit | None, unit: Unit) -> tuple[int | bool, ...]:
-    """What to take first: more lane reductions after one, then by kind, then what shares the last one's region, then its layout."""
-    more = last is not None and last.kind == LANES == unit.kind
+    """What to take first: more lane reductions after one and more resident loads after one, then by kind, then what shares the last
+    one's region, then its layout."""
+    more = last is not None and last.kind == unit.kind and unit.kind in (LANES, RESIDENT)
     near = last is not None and (unit.layout.first, unit.layout.count) == (last.layout.first, last.layout.count)
     same = last is not None and near and unit.layout == last.layout
     return not more, unit.kind, not near, not same, unit.rank
