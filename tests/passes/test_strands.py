@@ -6,7 +6,7 @@ import torch
 from fusec.capture import capture
 from fusec.ir.plan import REG, THREAD, VEC, Factor, Layout
 from fusec.passes.front import to_graph
-from fusec.passes.strands import FEW, MANY, realises, strands
+from fusec.passes.strands import FEW, realises, strands
 
 
 def masked_mean(x, weight, length):
