@@ -105,12 +105,20 @@ class _Planner:
             )
 
     def _load_kind(self, node: Node) -> int:
-        """RESIDENT for a load of the anchor's domain while other regions still have work to hand over, else LOAD. In a walk only
-        where the value is widened: what waits for it must not come ahead of the barrier of the turn."""
+        """RESIDENT for a load of the anchor's domain while other regions still have work to hand over, else LOAD: also where it is
+        masked, so that the small loads came before it, and folded ahead of the next barrier. In a walk only where the value is
+        widened: what waits for it must not come ahead of the barrier of the turn."""
         anchor = self.problem.table[self.placed.anchor]
         same = self.problem.spread(self.problem.domain(node)) == self.problem.spread(self.problem.domain(anchor))
         late = self.problem.walk is None or node.dtype in HELD
-        return RESIDENT if same and self.levels.exchanged and late else LOAD
+        assert isinstance(node.op, Load)
+        early = node.op.where is not None and self._folded_at_once(node)
+        return RESIDENT if same and self.levels.exchanged and late and not early else LOAD
+
+    def _folded_at_once(self, node: Node) -> bool:
+        """Whether a reduction takes in a value on the level that it is made on, and the barrier has to wait for it."""
+        now = [r for r in self.graph.readers(node.name) if self.levels.start[r.name] == self.levels.start[node.name]]
+        return any(isinstance(r.op, Reduce) or isinstance(r.op, Map) and self._folded_at_once(r) for r in now)
 
     def _feeds_index(self, name: str) -> bool:
         for reader in self.graph.readers(name):
