@@ -1,12 +1,14 @@
 """What memory can do: kernels that move a step's bytes and compute nothing. Importing this module needs Triton.
 
 `slots`: the state of a paged step, read and written in place: 4,096 elements per block of 128 threads, no cache hints.
-`parts`: of the partial results of a split-KV reduction those in use are read, 16 KB per block, and one result per head is written.
+`parts`: of the partial results of a split-KV reduction those in use are read as one stream, from a list of them made beforehand,
+    16 KB per block of 128 threads and 16 bytes at a time; as many numbers are written as there are results.
 `copies`: as many bytes as a step moves, half of them read and half written, 16 KB per block.
 `empty`: no bytes at all. All are floors in practice, not in theory: a kernel that orders its accesses better can be faster.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -36,20 +38,18 @@ def _copy_kernel(source, target, count, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _parts_kernel(partial, counts, target, heads, blocks, by_token, by_head, by_split, SPLITS: tl.constexpr, D: tl.constexpr):
-    cell = tl.program_id(0) // blocks
-    first = tl.program_id(0) % blocks * SPLITS
-    token = cell // heads
-    count = tl.load(counts + token)
-    if first < count:
-        split = first + tl.arange(0, SPLITS)
-        inside = tl.arange(0, D)
-        start = partial + token.to(tl.int64) * by_token + (cell % heads).to(tl.int64) * by_head
-        at = start + split.to(tl.int64)[:, None] * by_split + inside[None, :]
-        value = tl.sum(tl.load(at, mask=(split < count)[:, None], other=0.0).to(tl.float32), 0)
-        # The first block of a head writes; the others would for a sum that no data has, so that their reads are not in vain.
-        mask = (first == 0) | (value == 12345.678)
-        tl.store(target + cell.to(tl.int64) * D + inside, value.to(target.dtype.element_ty), mask=mask)
+def _parts_kernel(partial, starts, target, count, rows, UNIT: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
+                  D: tl.constexpr):
+    number = tl.program_id(0) * PARTS + tl.arange(0, PARTS)
+    inside = tl.arange(0, D)
+    start = tl.load(starts + number, mask=number < count, other=0) * UNIT
+    at = partial + start[:, None] + inside[None, :]
+    value = tl.sum(tl.load(at, mask=(number < count)[:, None], other=0.0).to(tl.float32), 0)
+    for i in range(ROWS):
+        row = tl.program_id(0) * ROWS + i
+        tl.store(target + row.to(tl.int64) * D + inside, value.to(target.dtype.element_ty), mask=(row < rows) & (inside < D))
+    # Where all rows are written by others: a store for a sum that no data has, so that the reads are not in vain.
+    tl.store(target + inside, value.to(target.dtype.element_ty), mask=value == 12345.678)
 
 
 @triton.jit
@@ -70,12 +70,17 @@ def parts(partial: torch.Tensor, counts: torch.Tensor, written: int) -> Callable
     """A call that reads of partial [tokens, heads, splits, D] the first counts [tokens] int32 splits and writes [tokens, heads, D]
     numbers of `written` bytes. D is a power of two whose elements are dense."""
     tokens, heads, splits, dim = partial.shape
+    token, head, split = (torch.arange(n, device=partial.device) for n in (tokens, heads, splits))
+    by_token, by_head, by_split = partial.stride()[:3]
+    start = token[:, None, None] * by_token + head[:, None] * by_head + split * by_split
+    start = start[(split < counts.to(partial.device)[:, None, None]).expand_as(start)]
+    unit = math.gcd(16, by_token, by_head, by_split)
     each = max(1, BLOCK_BYTES // (dim * partial.element_size()))
-    blocks = triton.cdiv(splits, each)
-    target = torch.empty(tokens * heads, dim, dtype=WRITTEN[written], device=partial.device)
-    strides = partial.stride()[:3]
-    return lambda: _parts_kernel[(tokens * heads * blocks,)](partial, counts, target, heads, blocks, *strides, SPLITS=each, D=dim,
-                                                             num_warps=4)
+    blocks, rows = max(1, triton.cdiv(start.numel(), each)), tokens * heads
+    target = torch.empty(rows, dim, dtype=WRITTEN[written], device=partial.device)
+    share, count, start = triton.cdiv(rows, blocks), start.numel(), start // unit
+    return lambda: _parts_kernel[(blocks,)](partial, start, target, count, rows, UNIT=unit, PARTS=each, ROWS=share,
+                                            D=dim, num_warps=4)
 
 
 def copies(bytes_moved: int, sets: int, device: str = "cuda") -> Sequence[Callable[[], None]]:

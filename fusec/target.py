@@ -36,8 +36,10 @@ class Target:
         return self.stream_tb_s or self.peak_tb_s
 
     def registers(self, threads: int, blocks: int = 1) -> int:
-        """Registers that a thread may have, with `blocks` blocks of `threads` resident on a multiprocessor."""
-        return min(self.registers_thread, self.registers_sm // (threads * blocks) // 8 * 8)
+        """Registers that a thread may have, with `blocks` blocks of `threads` resident on a multiprocessor. Each of its four parts
+        has a quarter of the registers, so warps count in fours: 14 of them leave no more room than 16."""
+        warps = -(-threads * blocks // self.warp)
+        return min(self.registers_thread, self.registers_sm // (-(-warps // 4) * 4 * self.warp) // 8 * 8)
 
     def carveout(self, blocks: int, smem: int) -> int:
         """The percentage of a multiprocessor's unified memory that `blocks` blocks of `smem` bytes need as shared memory."""

@@ -60,12 +60,24 @@ Dims = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What a copy covers: `registers` is the fragment, a slice or a part of it; `shape` and `stride` say where it is in memory."""
+    """What a copy covers: `registers` is the fragment, a slice or a part of it; `shape` and `stride` say where it is in memory.
+    `at`: the slice of the view that the point of the loops around the copy has, '' where it is the whole view."""
 
     registers: str
     offset: Linear
     shape: tuple[int, ...]
     stride: tuple[int, ...]
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A dim of a fragment in a copy: its index there, None for all of it; then its extent, its stride in memory and its loop."""
+
+    text: str
+    extent: int = 0
+    step: int = 0
+    var: str = ""
 
 
 def _layout(dims: Dims) -> str:
@@ -84,11 +96,12 @@ class Copies:
     def lines(self, s: Copy) -> Lines:
         """The statement as text."""
         loops = {f.var: f.extent for f in s.loops}
-        conditional = any(self._mentions(c, loops) for c in s.when)
-        tile = None if conditional else self._tile(s, loops)
+        named = {var for var in loops if any(self._mentions(c, {var: 1}) for c in s.when)}
+        tile = self._tile(s, loops, named)
         if tile is not None:
             before, where = self._tiled(s, tile)
-            return Lines(before, self._condition(s), (self._move(s, where, tile.registers),))
+            heads = tuple(self.loop(f) for f in s.loops if f.var in named) + self._condition(s)
+            return Lines(before, heads, (self._move(s, where + tile.at, tile.registers),))
         heads = tuple(self.loop(f) for f in s.loops) + self._condition(s)
         return Lines((), heads, (self._single(s),))
 
@@ -111,8 +124,11 @@ class Copies:
 
     # ---- tiles
 
-    def _tile(self, s: Copy, loops: dict[str, int]) -> Tile | None:
-        """What the loops cover, None where that is no one view: a run-time stride, or a register index of several variables."""
+    def _tile(self, s: Copy, loops: dict[str, int], named: set[str]) -> Tile | None:
+        """What the loops cover, None where that is no one view: a run-time stride, or a register index of several variables.
+
+        named: loops that conditions speak of. They stay loops, and each of their points is a slice of the view.
+        """
         e, place = _registers(s), _memory(s)
         if not e.index or (s.width == 1 and not loops) or self._memory_dtype(place) == "bool" or _peer(place) is not None:
             return None
@@ -121,37 +137,46 @@ class Copies:
         memory = {var: sum(t.coef for t in place.offset.terms if t.var in loops and t.var == var) for var in loops}
         offset = Linear(tuple(t for t in place.offset.terms if t.var not in loops), place.offset.const)
         whole = self._slice(e, s.width, loops, memory)
+        if named:
+            return None if whole is None else self._points(e, whole, offset, named)
         if whole is not None:
-            return Tile(whole[0], offset, tuple(n for n, _ in whole[1]), tuple(step for _, step in whole[1]))
+            name, inner = self.scope.name("register", e.name), [d.text for d in whole]
+            dims = [d for d in whole if d.extent]
+            registers = name if set(inner) == {"None"} else f"{name}[{', '.join(inner)}]"
+            return Tile(registers, offset, tuple(d.extent for d in dims), tuple(d.step for d in dims))
         order = tuple(reversed(loops))
-        dims = (((s.width, 1),) if s.width > 1 else ()) + tuple((loops[var], memory[var]) for var in order)
+        dims_ = (((s.width, 1),) if s.width > 1 else ()) + tuple((loops[var], memory[var]) for var in order)
         name = self._register_view(e, s.width, loops, order)
-        return Tile(name, offset, tuple(n for n, _ in dims), tuple(step for _, step in dims))
+        return Tile(name, offset, tuple(n for n, _ in dims_), tuple(step for _, step in dims_))
 
-    def _slice(self, e: Elem, width: int, loops: dict[str, int], memory: dict[str, int]) -> tuple[str, Dims] | None:
-        """The fragment or a slice of it, and (extent, stride in memory) of its dims, where the loops run over whole dims."""
+    def _points(self, e: Elem, whole: list[Dim], offset: Linear, named: set[str]) -> Tile | None:
+        """The tile with the point of the named loops in it; None where no dim is left to it."""
+        inner = [self.scope.name("int", d.var) if d.var in named else d.text for d in whole]
+        at = [text for d, text in zip(whole, inner, strict=True) if d.extent]
+        dims = [d for d in whole if d.extent]
+        if "None" not in at:
+            return None
+        registers = f"{self.scope.name('register', e.name)}[{', '.join(inner)}]"
+        return Tile(registers, offset, tuple(d.extent for d in dims), tuple(d.step for d in dims), f"[{', '.join(at)}]")
+
+    def _slice(self, e: Elem, width: int, loops: dict[str, int], memory: dict[str, int]) -> list[Dim] | None:
+        """The dims of the fragment, innermost first, where the loops run over whole ones."""
         shape, left = self.scope.shapes[e.name], dict(loops)
-        inner: list[str] = []
-        dims: list[tuple[int, int]] = []
+        dims: list[Dim] = []
         for position in reversed(range(len(shape))):
             index, extent, last = e.index[position], shape[position], position == len(shape) - 1
             step = width if last else 1
             var = _variable(index, step)
             if index == Linear() and last and width == extent > 1:
-                dims.append((extent, 1))
+                dims.append(Dim("None", extent, 1))
             elif var is not None and left.get(var, 0) * step == extent and (step == 1 or memory[var] == step):
-                dims.append((extent, 1 if step > 1 else memory[var]))
+                dims.append(Dim("None", extent, 1 if step > 1 else memory[var], var if step == 1 else ""))
                 left.pop(var)
             elif not index.variables & set(loops) and not (last and width > 1):
-                inner.append(self.express.linear(index).text)
-                continue
+                dims.append(Dim(self.express.linear(index).text))
             else:
                 return None
-            inner.append("None")
-        if left:
-            return None
-        name = self.scope.name("register", e.name)
-        return name if set(inner) == {"None"} else f"{name}[{', '.join(inner)}]", tuple(dims)
+        return None if left else dims
 
     def _register_view(self, e: Elem, width: int, loops: dict[str, int], order: tuple[str, ...]) -> str:
         """A view of a fragment whose loops cover a part of it."""
@@ -171,7 +196,7 @@ class Copies:
         view = self._view(place, tile.offset, max(s.width, s.vector), tile.shape, tile.stride)
         if view in self.views:
             return (), self.views[view]
-        if len(view) < SHORT:
+        if len(view) < SHORT and not tile.at:
             return (), view
         letter, name = ("t", place.buffer.removesuffix("_shared")) if isinstance(place, Shared) else ("g", place.tensor)
         self.views[view] = self.scope.fresh(letter + camel(name))

@@ -21,6 +21,7 @@ from ..ir.tensor import Size
 SMALL_BLOCK = 2048  # Elements: below this a block takes parallel axes back from the grid.
 REPEATED = 1.5  # Times the work: beyond, blocks do not share out an axis whose positions need the same values.
 LARGE_BLOCK = 32768  # Elements: above this a block gives part of a parallel axis to the grid.
+FREE = 1 << 40  # What a stride that is known at run time only counts as.
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ def strides(graph: Graph, node: Node) -> list[tuple[int, str]]:
     for dim, stride in zip(node.op.index, graph.tensors[node.op.tensor].strides, strict=True):
         for digit in dim:
             if isinstance(digit.source, Index) and digit.source.axis is not None:
-                step = (1 << 40) if stride is None else digit.step * stride
+                step = FREE if stride is None else digit.step * stride
                 found[digit.source.axis] = found.get(digit.source.axis, 0) + step
     return [(step, name) for name, step in found.items()]
 

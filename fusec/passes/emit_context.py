@@ -8,7 +8,7 @@ from math import prod
 
 from ..ir.dtype import register
 from ..ir.geometry import WARP_SIZE, registers, thread_factors
-from ..ir.graph import Index, Node, Reduce, Ref
+from ..ir.graph import Index, Node, Reduce, Ref, Store
 from ..ir.kernel import (
     Condition,
     Declare,
@@ -24,6 +24,7 @@ from ..ir.kernel import (
 from ..ir.plan import REG, SERIAL, VEC, Exchange, Layout
 from ..ir.scalar import Lit
 from ..ir.tensor import Size
+from .choose_grid import FREE, strides
 from .coordinates import Coordinates, var
 from .localize import condition_variables
 from .price import free_edge
@@ -67,7 +68,7 @@ class Context:
     whole: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.rank = {a.name: i for i, a in enumerate(self.problem.graph.axes)}
+        self.rank = _memory_rank(self.problem, self.placed)
         self.table, self.turn = self.problem.table, self.coords.fresh("turn")
         self.peer = self.coords.fresh("peer") if self.problem.grid.cluster else ""
         for node in self.problem.graph.nodes:
@@ -251,6 +252,22 @@ class Context:
         while vector > width and (count % vector or any(c % vector for c in others) or any(_mentions(when, v) for v in own)):
             vector //= 2
         return max(vector, width)
+
+
+def _memory_rank(problem: Problem, placed: Placement) -> dict[str, int]:
+    """The place of every axis among the dims of fragments: the graph's order. Where threads hold axes of the anchor's memory whole,
+    axes are ordered as they lie in memory instead, so that neighbours there are neighbours in registers: the anchor's memory
+    decides, then that of stores.
+    """
+    names, anchor = [a.name for a in problem.graph.axes], problem.table[placed.anchor]
+    steps: dict[str, int] = {}
+    if problem.held & {a.name for a in problem.domain(anchor)}:
+        for node in (anchor, *(n for n in problem.graph.nodes if isinstance(n.op, Store))):
+            for step, name in strides(problem.graph, node):
+                if step < FREE:
+                    steps.setdefault(name, step)
+    ordered = iter(sorted((n for n in names if n in steps), key=lambda n: -steps[n]))
+    return {name: i for i, name in enumerate(next(ordered) if n in steps else n for n in names)}
 
 
 def _mentions(when: tuple[Condition, ...], name: str) -> bool:

@@ -108,12 +108,20 @@ class _Planner:
             )
 
     def _load_kind(self, node: Node) -> int:
-        """RESIDENT for a load of the anchor's domain while other regions still have work to hand over, else LOAD. In a walk only
-        where the value is widened: what waits for it must not come ahead of the barrier of the turn."""
+        """RESIDENT for a load of the anchor's domain while other regions still have work to hand over, else LOAD: also where it is
+        masked, so that the small loads came before it, and folded ahead of the next barrier. In a walk only where the value is
+        widened: what waits for it must not come ahead of the barrier of the turn."""
         anchor = self.problem.table[self.placed.anchor]
         same = self.problem.spread(self.problem.domain(node)) == self.problem.spread(self.problem.domain(anchor))
         late = self.problem.walk is None or node.dtype in HELD
-        return RESIDENT if same and self.levels.exchanged and late else LOAD
+        assert isinstance(node.op, Load)
+        early = node.op.where is not None and self._folded_at_once(node)
+        return RESIDENT if same and self.levels.exchanged and late and not early else LOAD
+
+    def _folded_at_once(self, node: Node) -> bool:
+        """Whether a reduction takes in a value on the level that it is made on, and the barrier has to wait for it."""
+        now = [r for r in self.graph.readers(node.name) if self.levels.start[r.name] == self.levels.start[node.name]]
+        return any(isinstance(r.op, Reduce) or isinstance(r.op, Map) and self._folded_at_once(r) for r in now)
 
     def _feeds_index(self, name: str) -> bool:
         for reader in self.graph.readers(name):
@@ -216,8 +224,9 @@ def _order(units: list[Unit], done: set[str]) -> list[Unit]:
 
 
 def _preference(last: Unit | None, unit: Unit) -> tuple[int | bool, ...]:
-    """What to take first: more lane reductions after one, then by kind, then what shares the last one's region, then its layout."""
-    more = last is not None and last.kind == LANES == unit.kind
+    """What to take first: more lane reductions after one and more resident loads after one, then by kind, then what shares the last
+    one's region, then its layout."""
+    more = last is not None and last.kind == unit.kind and unit.kind in (LANES, RESIDENT)
     near = last is not None and (unit.layout.first, unit.layout.count) == (last.layout.first, last.layout.count)
     same = last is not None and near and unit.layout == last.layout
     return not more, unit.kind, not near, not same, unit.rank

@@ -22,15 +22,17 @@ def strands(graph: Graph) -> dict[str, dict[str, int]]:
     """Per reduction, the strands of each bounded axis that it folds."""
     bounded = _bounded(graph)
     domains = [frozenset(a.name for a in n.domain) for n in graph.nodes if n.dtype in FLOATS]
-    found: dict[str, dict[str, int]] = {}
+    axes: dict[str, list[str]] = {}
+    shared = set[str]()
     for node in graph.nodes:
         if isinstance(node.op, Reduce) and not MONOIDS[node.op.monoid].orderless:
             mine = frozenset(a.name for a in node.domain)
-            axes = [a.name for a in node.op.axes if a.name in bounded]
-            if axes:
-                count = FEW if any(set(axes) <= d < mine for d in domains) else MANY
-                found[node.name] = dict.fromkeys(axes, 1) | {axes[-1]: count}
-    return found
+            axes[node.name] = [a.name for a in node.op.axes if a.name in bounded]
+            if axes[node.name] and any(set(axes[node.name]) <= d < mine for d in domains):
+                shared.add(axes[node.name][-1])
+    return {
+        name: dict.fromkeys(found, 1) | {found[-1]: FEW if found[-1] in shared else MANY} for name, found in axes.items() if found
+    }
 
 
 def _bounded(graph: Graph) -> frozenset[str]:

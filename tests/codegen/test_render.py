@@ -275,8 +275,8 @@ def test_copies_as_text() -> None:
     assert copy_text(apart, (8,)) == "load_part(tile(x, thread * 4, 4, (4, 2), (1, 256)), part(rR, 0, (4, 2), (1, 4)))"
     ragged = Copy(Global("x", lin(thread=8, c=256)), el("r", "c", 0), (For("c", 2),), 8, (Less(lin(thread=8, c=256), 300),))
     assert copy_text(ragged, (2, 8)).splitlines() == [
-        "for c in cutlass.range_constexpr(2):", "        if thread * 8 + c * 256 < 300:",
-        "            cute.autovec_copy(tile(x, thread * 8 + c * 256, 8, (8,), (1,)), rR[None, c])"]
+        "gX = tile(x, thread * 8, 8, (8, 2), (1, 256))", "    for c in cutlass.range_constexpr(2):",
+        "        if thread * 8 + c * 256 < 300:", "            cute.autovec_copy(gX[None, c], rR[None, c])"]
     store = Copy(el("r", "i"), Global("x", lin(thread=4, i=1)), (For("i", 4),), hint="evict_first")
     assert copy_text(store, (4,), "f32", "f16") == "store(rR, tile(x, thread * 4, 1, (4,), (1,)), ONCE)"
 

@@ -94,3 +94,22 @@ def test_nothing_stands_between_the_resident_loads_and_the_barrier():
     at = next(i for i, s in enumerate(spec.body) if isinstance(s, Barrier))
     before = next(s for s in reversed(spec.body[:at]) if not isinstance(s, Declare))
     assert isinstance(before, Copy) and isinstance(before.source, Global) and before.source.tensor == "state"
+
+
+def weighed(x, score):
+    """x [R, S, D] where score [R, S] is positive: the mask is computed from what is loaded."""
+    weight = torch.exp(score)
+    return (weight[..., None] * torch.where(weight[..., None] > 1.0, x, 0.0).float()).sum(1)
+
+
+@pytest.mark.parametrize("dtype, held", [(BF16, "bf16"), (torch.float16, "f16"), (torch.float32, "f32")])
+def test_what_is_loaded_under_a_computed_condition_is_widened_outside_of_it(dtype, held):
+    given = dict(x=torch.randn(3, 4, 512).to(dtype), score=torch.randn(3, 4))
+    spec = kernel(weighed, given)
+    load = next(s for s in walk(spec.body) if isinstance(s, Copy) and isinstance(s.source, Global) and s.source.tensor == "x")
+    assert load.when and isinstance(load.target, Elem)
+    assert next(s for s in walk(spec.body) if isinstance(s, Declare) and s.name == load.target.name).dtype == held
+    expected = weighed(**given)
+    out = torch.empty_like(expected)
+    run_kernel(spec, given | {next(p.name for p in spec.parameters if p.name not in given): out})
+    torch.testing.assert_close(out, expected, rtol=2e-5, atol=1e-5)

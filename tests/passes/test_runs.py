@@ -38,3 +38,11 @@ def test_channels_and_taps_are_one_run(channels, taps, alignment):
     run_kernel(spec, ours)
     torch.testing.assert_close(ours[graph.outputs[0]], expected, rtol=2e-5, atol=1e-6)
     assert torch.equal(ours["window"], theirs["window"])
+
+
+def test_pairs_that_a_thread_holds_are_read_side_by_side():
+    from fusec.recipes.deepseek_v4_decode import reduce_unrotate_quant as fused
+    example, dynamic = fused.capture_inputs(4)
+    _, spec = to_kernel(to_graph(capture(fused.reference, example, dynamic)), "sm_90a")
+    moved = {p.tensor: s for s in walk(spec.body) if isinstance(s, Copy) for p in (s.source, s.target) if isinstance(p, Global)}
+    assert moved["partial"].vector == 4 and moved["out0"].vector == 2
