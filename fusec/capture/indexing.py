@@ -109,6 +109,8 @@ def _take(b: Builder, out: Result, x: Value, index: Value) -> Value:
         "x, [k, k], y[:, 0]",
         "x, [k - 3], y[0]",
         "h, [k], y.to(h.dtype)",
+        "i.to(x.dtype), [torch.cat([k, k[:1] - 3])], j[0].to(x.dtype), True",
+        "x, [None, k], y[:, :3], True",
         "x, [x > 0], s",
         "x, [x[:, 0] > 0], y[0]",
         "x, [x[:, 0] > 0], y[:1, :1], True",
@@ -121,11 +123,16 @@ def _index_put(b: Builder, out: Result, x: Value, indices: list[Value | None], v
     masked = _where(b, x, indices, value, accumulate)
     if masked is not None:
         return masked
-    if accumulate:
-        raise b.unsupported("with accumulate=True", ACCUMULATE)
     given = _indices(b, x, indices)
-    if sum(i is not None for i in given) == 1:
+    one = sum(i is not None for i in given) == 1
+    if accumulate and not (one and max(i.rank for i in given if i is not None) == 1):
+        raise b.unsupported("with accumulate=True", ACCUMULATE)
+    if one:
         dim = next(d for d, i in enumerate(given) if i is not None)
+        if accumulate:
+            place = b.wrap(given[dim], x.shape[dim])
+            values = b.expand(value, x.shape[:dim] + place.shape + x.shape[dim + 1 :])
+            return added(b, x, dim, b.reshape(place, (1,) * dim + place.shape + (1,) * (x.rank - 1 - dim)), values)
         return b.update(x, value, dim, b.wrap(given[dim], x.shape[dim]))
     flat, order, at, index = merged(b, x, given)
     new = b.update(flat, value, at, index)

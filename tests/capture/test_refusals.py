@@ -113,7 +113,7 @@ def squeezes(x):
 
 
 def accumulates(x):
-    return torch.zeros(5, 4).index_put((torch.tensor([0, 0, 1]),), x, accumulate=True)
+    return torch.zeros(5, 4).index_put((torch.tensor([0, 0, 1]), torch.tensor([0, 1, 2])), x[:, 0], accumulate=True)
 
 
 def copies_by_int32(x):
