@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -23,8 +25,30 @@ MOVES = frozenset({"index_copy", "index_select", "index_put", "_index_put_impl",
 """Ops that move elements and look at none: some of them the CPU does not have for fp8, and has for bytes."""
 
 
+class _Attention(TorchFunctionMode):
+    """Attention as one op: what the CPU has for narrow floats rounds the scores and the weights as well, by the way it takes."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = args, kwargs or {}
+        if func is not scaled_dot_product_attention or not _narrow(tree_leaves(given)):
+            return func(*given[0], **given[1])
+        wide = tree_map_only(Tensor, lambda t: t.to(torch.float32) if t.dtype in NARROW else t, given)
+        query = args[0] if args else given[1]["query"]
+        return func(*wide[0], **wide[1]).to(query.dtype)
+
+
 class SingleRounding(TorchDispatchMode):
-    """While entered, elementwise ops and means of bf16 and fp16 CPU tensors round once, topk is sorted, and fp8 can be moved."""
+    """While entered, elementwise ops, means and attention of bf16 and fp16 CPU tensors round once, topk is sorted, and fp8 can be
+    moved."""
+
+    def __enter__(self) -> Any:
+        self._attention = _Attention()
+        self._attention.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._attention.__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

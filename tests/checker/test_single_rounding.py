@@ -84,3 +84,21 @@ def test_fp8_is_moved_as_bytes(dtype):
         assert torch.equal(torch.where(torch.arange(8) > 3, x, torch.tensor(2.0)).float()[:, :4], torch.full((3, 4), 2.0))
         pool[i] = x.flip(1)
     assert torch.equal(pool[i].float(), x.float().flip(1)) and pool.dtype == dtype
+
+
+def test_attention_rounds_once():
+    q, k, v = (torch.randn(2, 4, n, 32).bfloat16() for n in (1, 9, 9))
+    mask = torch.randn(2, 1, 1, 9).bfloat16()
+    with SingleRounding():
+        found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3)
+    wide = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=mask.float(), scale=0.3)
+    assert found.dtype == torch.bfloat16 and torch.equal(found, wide.bfloat16())
+
+
+def test_attention_with_a_mask_passes_its_check():
+    def step(q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.1)
+
+    q, k, v = (torch.randn(3, 4, n, 32).bfloat16() for n in (1, 9, 9))
+    report = fusec.check(step, (q, k, v, torch.randn(3, 1, 1, 9).bfloat16()), level="graph")
+    assert report.ok, str(report)
