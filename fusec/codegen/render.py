@@ -28,6 +28,15 @@ ALIGNMENT = 128
 """Bytes that the planned shared memory starts at a multiple of."""
 
 
+BARRIERS = {
+    "block": ("cute.arch.sync_threads()",),
+    "cluster": ("cute.arch.cluster_arrive()", "cute.arch.cluster_wait()"),
+    "arrive": ("cute.arch.cluster_arrive_relaxed()",),
+    "wait": ("cute.arch.cluster_wait()",),
+}
+"""The calls of a barrier by its scope."""
+
+
 @functools.cache
 def environment() -> Environment:
     """The templates."""
@@ -254,8 +263,9 @@ class _File:
             return self._lane_reduce(s, depth)
         if isinstance(s, Barrier):
             fits = sum(map(len, s.reasons)) + 2 * len(s.reasons) + 40 < WIDTH
-            text = _fill("barrier.j2", reasons="; ".join(s.reasons), beside=fits and s.reasons, scope=s.scope)
-            return "\n".join(block([*([] if fits else comment("; ".join(s.reasons))), *text.splitlines()], depth))
+            *before, call = BARRIERS[s.scope]
+            text = _fill("barrier.j2", call=call, reasons="; ".join(s.reasons), beside=bool(fits and s.reasons))
+            return "\n".join(block([*([] if fits else comment("; ".join(s.reasons))), *before, text], depth))
         if isinstance(s, Guard):
             head = wrap(f"if {conjunction(self.express, s.when).text}:", WIDTH - 4 * depth)
             return self._compound("guard.j2", head, s.body, depth)

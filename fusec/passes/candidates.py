@@ -11,7 +11,7 @@ from ..ir.dtype import BYTES
 from ..ir.graph import Load, Node, Store
 from ..ir.plan import REG, THREAD, VEC, Factor, Layout
 from .choose_grid import strides
-from .price import node_cost
+from .price import issue_share, node_cost
 from .problem import MAX_THREADS, VECTOR_BYTES, Problem
 from .regions import live_registers, with_grid
 
@@ -29,7 +29,7 @@ def ranked(problem: Problem, anchor: Node) -> list[tuple[Layout, int]]:
     for number, (layout, threads) in enumerate(itertools.islice(_candidates(problem, anchor, orders), MOST_CANDIDATES)):
         need = live_registers(problem, {n.name: layout if n.name in held else none for n in problem.graph.nodes})
         if need + problem.reserve <= problem.target.registers(threads) and layout not in problem.avoid:
-            spent = sum(node_cost(problem, n, layout) for n in mine) * max(threads / 128, 2.0)
+            spent = sum(node_cost(problem, n, layout) for n in mine) * issue_share(threads)
             found.append((spent, number, layout, threads))
     return [(layout, threads) for _, _, layout, threads in sorted(found, key=lambda f: f[:2])[:TRIED]]
 

@@ -11,11 +11,12 @@ from math import inf, prod
 
 from ..errors import ResourceError
 from ..ir.dtype import BYTES
-from ..ir.graph import Load, Node, Reduce, Store
+from ..ir.geometry import elements
+from ..ir.graph import Join, Load, Map, Node, Reduce, Store
 from ..ir.plan import Layout
 from .candidates import ranked
 from .clusters import clusters
-from .price import memory_cycles
+from .price import issue_share, memory_cycles
 from .problem import MAX_THREADS, Placement, Problem
 from .regions import Group, find_groups, live_registers, make_search, side_by_side
 from .walks import like, walks
@@ -161,7 +162,8 @@ def _complete(problem: Problem, anchor: Node, groups: tuple[Group, ...], layout:
     search = make_search(problem, layout, groups, threads)
     if search is None:
         return None
-    choice, cost, read = search.best()
+    choice, _, read = search.best()
+    slots, waits, _ = search.parts(choice)
     flat = {n: choice[i] for n, i in search.home.items()}
     layouts = {n.name: search.layout(n.name, flat.get(n.name, 0)) for n in problem.graph.nodes}
     busy = [0.0] * (threads // 32)
@@ -170,27 +172,44 @@ def _complete(problem: Problem, anchor: Node, groups: tuple[Group, ...], layout:
             spent = sum(search.node(n, 1)[0] for n in group.nodes)
             whole = side_by_side(Layout(layouts[group.nodes[0]].axes, 0, layouts[group.nodes[0]].count), busy, spent)
             layouts.update({n: replace(layouts[n], first=whole.first, count=whole.count) for n in group.nodes})
-    need = live_registers(problem, layouts) + read // 2 + problem.reserve
+    flat_need = _flat_registers(problem, layouts, threads)
+    need = max(live_registers(problem, layouts) + read // 2, flat_need) + problem.reserve
     if need > problem.target.registers(threads):
         return None
-    blocks = _resident_blocks(problem, layouts, threads, need, read)
+    blocks = _resident_blocks(problem, layouts, threads, need, read, flat_need)
     return Placement(
         anchor.name,
         threads,
         problem.grid,
         layouts,
         _results(problem, layouts),
-        _overlapped(cost, memory_cycles(problem, anchor, layouts), blocks),
+        _overlapped(slots * issue_share(threads, blocks) + waits, memory_cycles(problem, anchor, layouts), blocks),
         blocks,
     )
 
 
-def _resident_blocks(problem: Problem, layouts: dict[str, Layout], threads: int, need: int, read: int) -> int:
+def _flat_registers(problem: Problem, layouts: dict[str, Layout], threads: int) -> int:
+    """Registers of a thread for flat groups, where it has most of them: what they load and the largest value they make of it. The
+    anchor's own loads come after these."""
+    loaded, made = [0] * (threads // 32), [0] * (threads // 32)
+    for node in problem.graph.nodes:
+        layout = layouts[node.name]
+        if layout.count:
+            held = elements(layout, tuple(a.name for a in problem.domain(node)))
+            for warp in range(layout.first // 32, -(-(layout.first + layout.count) // 32)):
+                if isinstance(node.op, Load):
+                    loaded[warp] += held
+                elif isinstance(node.op, (Map, Join)):
+                    made[warp] = max(made[warp], held)
+    return max(a + b for a, b in zip(loaded, made, strict=True))
+
+
+def _resident_blocks(problem: Problem, layouts: dict[str, Layout], threads: int, need: int, read: int, flat: int) -> int:
     """Blocks that a multiprocessor is to hold at once: two where they fit, more where there is room to spare."""
     target = problem.target
     if need > target.registers(threads, 2):
         return 1
-    spare = live_registers(problem, layouts, packed=True) + read // 2 + problem.reserve + SPARE
+    spare = max(live_registers(problem, layouts, packed=True) + read // 2, flat) + problem.reserve + SPARE
     most = min(MOST_BLOCKS, target.threads_sm // threads)
     return max(b for b in range(2, max(most, 2) + 1) if b == 2 or spare <= target.registers(threads, b))
 

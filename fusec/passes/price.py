@@ -69,6 +69,12 @@ def node_cost(problem: Problem, node: Node, layout: Layout) -> float:
     return 0.0
 
 
+def issue_share(threads: int, blocks: int = 2) -> float:
+    """Cycles of a block per issue slot of a thread. A multiprocessor has four schedulers; fewer than two warps for each leave slots
+    empty while they wait, unless more than two blocks share it."""
+    return max(threads / 128, 2.0 * 2 / max(blocks, 2))
+
+
 def memory_cycles(problem: Problem, anchor: Node, layouts: dict[str, Layout]) -> float:
     """Cycles that memory takes for what one block accesses of the anchor's domain; pieces shorter than BURST cost as much as it."""
     total, domain, seen = 0.0, problem.spread(problem.domain(anchor)), list[Load]()

@@ -13,7 +13,7 @@ from ..ir.graph import Load, Node, Reduce, Ref, Store, operands, refs
 from ..ir.plan import GRID, REG, SERIAL, THREAD, VEC, Factor, Layout
 from .choose_grid import strides
 from .hold_narrow import HELD
-from .price import FEW, HOLD, LEVEL, edge_cost, free_edge, node_cost, read_registers
+from .price import FEW, HOLD, LEVEL, edge_cost, free_edge, issue_share, node_cost, read_registers
 from .problem import Problem
 from .strands import fits
 
@@ -220,6 +220,12 @@ class Search:
 
     def price(self, choice: list[int]) -> tuple[float, int]:
         """(cycles, registers of values read back) of the block under a choice for every group."""
+        total, waits, held = self.parts(choice)
+        return total * issue_share(self.threads) + waits, held
+
+    def parts(self, choice: list[int]) -> tuple[float, float, int]:
+        """(issue slots of a thread, cycles of the levels, registers of values read back) of the block under a choice for every
+        group."""
         total, held, top, hold = 0.0, 0, 0, 0
         walk = self.problem.walk
         ready: dict[str, int] = {}
@@ -245,7 +251,7 @@ class Search:
             if isinstance(node.op, Store) and node.name not in self.home:
                 hold = max(hold, level)
         top += max(walked.values(), default=0) * (walk.turns - 1) if walk is not None else 0
-        return total * max(self.threads / 128, 2.0) + LEVEL * top + HOLD * hold, held
+        return total, LEVEL * top + HOLD * hold, held
 
     def best(self) -> tuple[list[int], float, int]:
         """A choice that no change of one group improves."""

@@ -77,7 +77,9 @@ def test_wide_row() -> None:
         torch.testing.assert_close(t["scale"].double(), y.abs().amax(-1, keepdim=True) / 448, rtol=2e-5, atol=0)
         want = (y.float() / t["scale"]).to(torch.float8_e4m3fn)
         assert (t["output"].float() != want.float()).float().mean() < 1e-3
-        assert len(barriers(spec)) == 2, "one barrier per dependent block reduction"
+        several = spec.launch.threads > 32
+        assert several == (columns == 7168), "a warp holds the short row"
+        assert len(barriers(spec)) == 2 * several, "one barrier per dependent block reduction"
 
 
 def test_shifting_window() -> None:

@@ -71,7 +71,7 @@ def handed_over(x, state, idx):
 
 @pytest.mark.parametrize("dtype, held", [(BF16, "bf16"), (torch.float16, "f16")])
 def test_what_is_loaded_ahead_of_a_barrier_is_widened_behind_it(dtype, held):
-    given = dict(x=torch.randn(3, 1000), state=torch.randn(5, 48, 1000).to(dtype), idx=torch.tensor([3, 0, 4]))
+    given = dict(x=torch.randn(3, 4000), state=torch.randn(5, 8, 4000).to(dtype), idx=torch.tensor([3, 0, 4]))
     spec = kernel(handed_over, given)
     order = list(walk(spec.body))
     load = next(s for s in order if isinstance(s, Copy) and isinstance(s.source, Global) and s.source.tensor == "state")

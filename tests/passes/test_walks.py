@@ -129,6 +129,12 @@ def test_what_is_handed_over_within_a_turn_is_ordered_against_the_next_one() -> 
 QUICK = ("speculative_tokens", "ring_buffer", "two_tokens_of_a_window")
 
 
+@pytest.fixture(autouse=True)
+def no_clusters(monkeypatch) -> None:
+    """One block does all of its work."""
+    monkeypatch.setattr(place, "clusters", lambda problem, anchor: iter(()))
+
+
 @pytest.fixture(params=[0, 1], ids=["cheapest", "next"])
 def always_walked(request, monkeypatch) -> list[str]:
     """Every block walks, also one that could hold all it loads; the axes that were walked along."""
