@@ -9,7 +9,7 @@ from ..ir.kernel import Copy, Elem, For, Global, Linear, Place, Shared
 from .express import Expressions, conjunction
 from .scope import camel
 
-SHORT = 60
+SHORT = 80
 """A view whose text is shorter than this is not given a name."""
 
 ONCE = "ONCE"

@@ -230,30 +230,40 @@ class _File:
         return lines
 
     def _texts(self, body: tuple[Statement, ...], depth: int) -> Iterator[tuple[Statement, str]]:
-        """Each statement with its text; scalars declared one after the other stand on one line."""
+        """Each statement with its text; what is declared one after the other stands together, fragments before scalars."""
+        fragments: list[Declare] = []
         scalars: list[str] = []
-        for s in body:
-            if isinstance(s, Declare) and not s.shape:
-                scalars += [found] if (found := self._scalar(s)) else []
+        for s in (*body, None):
+            if isinstance(s, Declare):
+                fragments += [s] if s.shape else []
+                scalars += [found] if not s.shape and (found := self._scalar(s)) else []
                 continue
-            if not isinstance(s, Declare) and scalars:
-                yield Declare("", (), ""), self._on_one_line(scalars, depth)
-                scalars = []
-            yield s, self.statement(s, depth)
-        if scalars:
-            yield Declare("", (), ""), self._on_one_line(scalars, depth)
+            for text in [*self._fragments(fragments, depth), *([self._on_one_line(scalars, 4, depth)] if scalars else [])]:
+                yield Declare("", (), ""), text
+            fragments, scalars = [], []
+            if s is not None:
+                yield s, self.statement(s, depth)
 
-    def _on_one_line(self, assignments: list[str], depth: int) -> str:
-        """Assignments as tuples of at most four."""
+    def _on_one_line(self, assignments: list[str], most: int, depth: int) -> str:
+        """Assignments as tuples of at most so many."""
         pairs = [(name, value) for name, _, value in (a.partition(" = ") for a in assignments)]
-        return self._nested("declare.j2", [], (), tuple(_together(pairs, 4, WIDTH - 4 * depth)), depth)
+        return self._nested("declare.j2", [], (), tuple(_together(pairs, most, WIDTH - 4 * depth)), depth)
+
+    def _fragments(self, declared: list[Declare], depth: int) -> Iterator[str]:
+        """Fragments two to a line, then what they are filled with."""
+        lines = [line for s in declared for line in self._declare(s)]
+        made, filled = [line for line in lines if " = " in line], [line for line in lines if " = " not in line]
+        if made:
+            yield self._on_one_line(made, 2, depth)
+        if filled:
+            yield self._nested("declare.j2", [], (), tuple(filled), depth)
 
     def statement(self, s: Statement, depth: int) -> str:
         """The text of a statement, indented; '' for one that needs none."""
         if isinstance(s, Let):
             return self._let(s, depth)
         if isinstance(s, Declare):
-            return self._declare(s, depth)
+            return "\n".join(self._fragments([s], depth))
         if isinstance(s, Copy):
             found = self.copies.lines(s)
             return self._nested("copy.j2", self._comments((s.origin,)), found.heads, found.body, depth, found.before)
@@ -302,14 +312,14 @@ class _File:
         text = f"{self.scope.name('int', s.name)} = {self.express.let(s, depth == 1).text}"
         return self._nested("let.j2", self._comments((s.origin,)), (), (text,), depth)
 
-    def _declare(self, s: Declare, depth: int) -> str:
+    def _declare(self, s: Declare) -> list[str]:
         name = self.scope.name("register", s.name)
         one = "," if len(s.shape) == 1 else ""
         shape = ", ".join(map(str, reversed(s.shape))) + one
         lines = [f"{name} = cute.make_rmem_tensor(({shape}), {self.uses.type(s.dtype)})"]
         if s.init is not None:
             lines.append(f"{name}.fill({number(s.init, self.uses).text})")
-        return self._nested("declare.j2", [], (), tuple(lines), depth)
+        return lines
 
     def _scalar(self, s: Declare) -> str:
         """The first assignment of a scalar; '' where the statements make it."""

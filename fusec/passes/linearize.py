@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ..errors import InternalError
 from ..ir.graph import Graph, Iota, Join, Load, Map, Node, Reduce, Ref, Store, operands, refs
-from ..ir.kernel import Compute, Condition, Declare, Elem, Guard, LaneReduce, Let, Repeat, Statement
+from ..ir.kernel import Compute, Condition, Copy, Declare, Elem, Guard, LaneReduce, Let, Repeat, Statement
 from ..ir.plan import SERIAL, Layout
 from ..ir.scalar import Lit
 from .emit import Emitter
@@ -273,7 +273,7 @@ def _fuse(statements: list[Statement]) -> list[Statement]:
     out: list[Statement] = []
     for statement in statements:
         at = len(out)
-        while isinstance(statement, Declare) and at and isinstance(out[at - 1], (Compute, LaneReduce)):
+        while isinstance(statement, Declare) and at and isinstance(out[at - 1], (Compute, Copy, LaneReduce)):
             at -= 1
         previous = out[-1] if out else None
         if isinstance(statement, Compute) and isinstance(previous, Compute) and _can_join(previous, statement):

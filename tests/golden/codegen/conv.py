@@ -72,8 +72,7 @@ def short_conv_kernel(x: cute.Tensor, window: cute.Tensor, weight: cute.Tensor, 
     if thread < 200:
         rTaps = cute.make_rmem_tensor((4,), Float32)
         # short_conv+2: window
-        gWindow = tile(window, Int64(row) * window.stride[0] + thread * 3, 1, (3,), (1,))
-        load_part(gWindow, part(rTaps, 0, (3,), (1,)))
+        load_part(tile(window, Int64(row) * window.stride[0] + thread * 3, 1, (3,), (1,)), part(rTaps, 0, (3,), (1,)))
         rTaps[3] = Float32(mX[Int64(row) * x.stride[0] + thread])
         rWeights = cute.make_rmem_tensor((4,), Float32)
         cute.autovec_copy(tile(weight, thread * 4, 4, (4,), (1,)), rWeights)
@@ -84,7 +83,7 @@ def short_conv_kernel(x: cute.Tensor, window: cute.Tensor, weight: cute.Tensor, 
         # short_conv+4
         acc = silu(acc)
         mOutput[Int64(row) * 200 + thread] = BFloat16(acc)
-        store_part(part(rTaps, 1, (3,), (1,)), gWindow)
+        store_part(part(rTaps, 1, (3,), (1,)), tile(window, Int64(row) * window.stride[0] + thread * 3, 1, (3,), (1,)))
 
 
 @cute.jit

@@ -105,12 +105,10 @@ def delta_step_kernel(
         sKey[thread] = k_own
         sDecay[thread] = g_own
     rValue = cute.make_rmem_tensor((2,), Float32)
-    gV = tile(v, Int64(row) * 96 + (head * 32 + own_v), 1, (2,), (4,))
-    load(gV, rValue)
+    load(tile(v, Int64(row) * 96 + (head * 32 + own_v), 1, (2,), (4,)), rValue)
     cute.arch.sync_threads()  # key, decay: write → read
 
-    rKey = cute.make_rmem_tensor((4, 2), Float32)
-    rDecay = cute.make_rmem_tensor((4, 2), Float32)
+    rKey, rDecay = cute.make_rmem_tensor((4, 2), Float32), cute.make_rmem_tensor((4, 2), Float32)
     cute.autovec_copy(tile(sKey, lane_k * 4, 4, (4, 2), (1, 32)), rKey)
     cute.autovec_copy(tile(sDecay, lane_k * 4, 4, (4, 2), (1, 32)), rDecay)
     rDot = cute.make_rmem_tensor((2,), Float32)
@@ -145,8 +143,7 @@ def delta_step_kernel(
     for i in cutlass.range_constexpr(2):
         rOut[i] = lane_sum(rOut[i], 1, 8)
     if lane_k == 0:
-        gOutput = tile(output, Int64(row) * 96 + (head * 32 + own_v), 1, (2,), (4,))
-        store(rOut, gOutput)
+        store(rOut, tile(output, Int64(row) * 96 + (head * 32 + own_v), 1, (2,), (4,)))
 
 
 @cute.jit

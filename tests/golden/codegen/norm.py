@@ -107,11 +107,9 @@ def norm_quant_kernel(
     sSum, sTop = shared(base, 0, Float32, 6), shared(base, 32, Float32, 6)
     mScale = flat(scale)
     lane = thread & 31
-    rX = cute.make_rmem_tensor((8, 1), Float32)
-    rRes = cute.make_rmem_tensor((8, 1), Float32)
+    rX, rRes = cute.make_rmem_tensor((8, 1), Float32), cute.make_rmem_tensor((8, 1), Float32)
     rWt = cute.make_rmem_tensor((8, 1), Float32)
-    gX = tile(x, Int64(row) * x.stride[0] + thread * 8, 8, (8, 1), (1, 1536))
-    load(gX, rX, ONCE)
+    load(tile(x, Int64(row) * x.stride[0] + thread * 8, 8, (8, 1), (1, 1536)), rX, ONCE)
     gResidual = tile(residual, Int64(row) * residual.stride[0] + thread * 8, 8, (8, 1), (1, 1536))
     load(gResidual, rRes)
     load(tile(weight, thread * 8, 8, (8, 1), (1, 1536)), rWt)
@@ -156,8 +154,7 @@ def norm_quant_kernel(
     for c in cutlass.range_constexpr(1):
         for j in cutlass.range_constexpr(8):
             rY[j, c] = rY[j, c] / step
-    gOutput = tile(output, Int64(row) * 1536 + thread * 8, 8, (8, 1), (1, 1536))
-    store(rY, gOutput)
+    store(rY, tile(output, Int64(row) * 1536 + thread * 8, 8, (8, 1), (1, 1536)))
     if thread == 0:
         mScale[Int64(row)] = step
 

@@ -126,16 +126,16 @@ def add_rmsnorm_quant_kernel(
     sSumWarps, sMaxWarps = shared(base, 0, Float32, 7), shared(base, 32, Float32, 7)
     mOut1 = flat(out1)
     lane = thread & 31
-    rResidualIn = cute.make_rmem_tensor((16, 2), Float32)
+    rResidualIn, rXIn = cute.make_rmem_tensor((16, 2), Float32), cute.make_rmem_tensor((16, 2), Float32)
+    rWeightIn, rH = cute.make_rmem_tensor((16, 2), BFloat16), cute.make_rmem_tensor((16, 2), Float32)
+    rSumParts, rMul1 = cute.make_rmem_tensor((7,), Float32), cute.make_rmem_tensor((16, 2), Float32)
+    rMaxParts, rClampF8e4m3 = cute.make_rmem_tensor((7,), Float32), cute.make_rmem_tensor((16, 2), Float32)
+    sum_part, sum_2, max_part, max_2 = Float32(0.0), Float32(0.0), -Float32.inf, -Float32.inf
     gResidual = tile(residual, Int64(rows) * residual.stride[0] + (warp * 512 + lane * 16), 16, (16, 2), (1, 3584))
     load(gResidual, rResidualIn, ONCE)
-    rXIn = cute.make_rmem_tensor((16, 2), Float32)
     gX = tile(x, Int64(rows) * x.stride[0] + (warp * 512 + lane * 16), 8, (16, 2), (1, 3584))
     load(gX, rXIn)
-    rWeightIn = cute.make_rmem_tensor((16, 2), BFloat16)
     cute.autovec_copy(tile(weight, warp * 512 + lane * 16, 8, (16, 2), (1, 3584)), rWeightIn)
-    rH = cute.make_rmem_tensor((16, 2), Float32)
-    sum_part = Float32(0.0)
 
     # add_norm+2; add_norm+4
     for x_1_r in cutlass.range_constexpr(2):
@@ -150,12 +150,9 @@ def add_rmsnorm_quant_kernel(
 
     # add_norm+2
     store(rH, gResidual, ONCE)
-    rSumParts = cute.make_rmem_tensor((7,), Float32)
     cute.arch.sync_threads()  # sum_warps: write → read
 
     cute.autovec_copy(tile(sSumWarps, 0, 1, (7,), (1,)), rSumParts)
-    rMul1 = cute.make_rmem_tensor((16, 2), Float32)
-    sum_2, max_part = Float32(0.0), -Float32.inf
 
     # add_norm+4
     for turn in cutlass.range_constexpr(7):
@@ -172,12 +169,9 @@ def add_rmsnorm_quant_kernel(
     max_part = lane_max(max_part, 1, 32)
     if lane == 0:
         sMaxWarps[warp] = max_part
-    rMaxParts = cute.make_rmem_tensor((7,), Float32)
     cute.arch.sync_threads()  # max_warps: write → read
 
     cute.autovec_copy(tile(sMaxWarps, 0, 1, (7,), (1,)), rMaxParts)
-    rClampF8e4m3 = cute.make_rmem_tensor((16, 2), Float32)
-    max_2 = -Float32.inf
     for turn in cutlass.range_constexpr(7):
         max_2 = maximum(max_2, rMaxParts[turn])
 

@@ -2,11 +2,11 @@
 
 grid: rows x pool_1; 256 threads
 anchor: pool_in [pool_2=REG6·WARP4@64·LANE4@8, pool_3=REG3·WARP2@32·LANE8@1·VEC4]
-threads 0..191: o_bf16, store_out
+threads 0..95: o_bf16, store_out
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Float32, Int64
+from cutlass import Float32, Int64
 from cutlass.cute.nvgpu import CacheEvictionPriority
 from cutlass.memory import SmemAllocator
 
@@ -65,6 +65,14 @@ def load(source, target, priority: cutlass.Constexpr = CacheEvictionPriority.EVI
     target.store(held.load().to(target.element_type))
 
 
+@cute.jit
+def store(source, target, priority: cutlass.Constexpr = CacheEvictionPriority.EVICT_NORMAL):
+    """Registers to memory, rounded to its element type."""
+    held = cute.make_rmem_tensor(source.shape, target.element_type)
+    held.store(source.load().to(target.element_type))
+    cute.autovec_copy(held, target, l1c_evict_priority=priority)
+
+
 @cute.kernel
 def gla_decode_kernel(
     q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, g: cute.Tensor, pool: cute.Tensor, idx: cute.Tensor,
@@ -75,7 +83,7 @@ def gla_decode_kernel(
     warp = cute.arch.warp_idx()
     base = SmemAllocator().allocate(SMEM_BYTES, byte_alignment=128)
     sOWarps = shared(base, 0, Float32, 768)
-    mIdx, mOut = flat(idx), flat(out)
+    mIdx = flat(idx)
     pool_1 = block_x & 3
     rows = block_x >> 2
     pool_2_warp = warp >> 1
@@ -88,27 +96,23 @@ def gla_decode_kernel(
     # gla_decode+4
     select_2 = select(idx_in < 0, idx_in + Int64(pool.shape[0]), idx_in)
     select_at = Int64(select_2)
-    rGIn = cute.make_rmem_tensor((6,), Float32)
+    rGIn, rKIn = cute.make_rmem_tensor((6,), Float32), cute.make_rmem_tensor((6,), Float32)
+    rQIn, rPoolIn = cute.make_rmem_tensor((6,), Float32), cute.make_rmem_tensor((4, 3, 6), Float32)
+    rVIn, rExp = cute.make_rmem_tensor((4, 3), Float32), cute.make_rmem_tensor((6,), Float32)
+    rMul2, rH = cute.make_rmem_tensor((6,), Float32), cute.make_rmem_tensor((4, 3, 6), Float32)
+    rOPart = cute.make_rmem_tensor((4, 3), Float32)
+    rOPart.fill(0.0)
     gG = tile(g, Int64(rows) * g.stride[0] + (pool_1 * 96 + pool_2_warp * 4 + pool_2_lane), 1, (6,), (16,))
     cute.autovec_copy(gG, rGIn)
-    rKIn = cute.make_rmem_tensor((6,), Float32)
     gK = tile(k, Int64(rows) * k.stride[0] + (pool_1 * 96 + pool_2_warp * 4 + pool_2_lane), 1, (6,), (16,))
     load(gK, rKIn)
-    rQIn = cute.make_rmem_tensor((6,), Float32)
     gQ = tile(q, Int64(rows) * q.stride[0] + (pool_1 * 96 + pool_2_warp * 4 + pool_2_lane), 1, (6,), (16,))
     load(gQ, rQIn)
-    rPoolIn = cute.make_rmem_tensor((4, 3, 6), Float32)
     gPool = tile(pool, select_at * pool.stride[0] + (pool_1 * 18432 + pool_2_warp * 768 + pool_2_lane * 192
         + pool_3_warp * 32 + pool_3_lane * 4), 4, (4, 3, 6), (1, 64, 3072))
     cute.autovec_copy(gPool, rPoolIn, l1c_evict_priority=ONCE)
-    rVIn = cute.make_rmem_tensor((4, 3), Float32)
     gV = tile(v, Int64(rows) * v.stride[0] + (pool_1 * 192 + pool_3_warp * 32 + pool_3_lane * 4), 4, (4, 3), (1, 64))
     load(gV, rVIn)
-    rExp = cute.make_rmem_tensor((6,), Float32)
-    rMul2 = cute.make_rmem_tensor((6,), Float32)
-    rH = cute.make_rmem_tensor((4, 3, 6), Float32)
-    rOPart = cute.make_rmem_tensor((4, 3), Float32)
-    rOPart.fill(0.0)
 
     # gla_decode+4; gla_decode+6
     for pool_2_r in cutlass.range_constexpr(6):
@@ -134,18 +138,22 @@ def gla_decode_kernel(
 
     # gla_decode+5
     cute.autovec_copy(rH, gPool, l1c_evict_priority=ONCE)
-    rOParts = cute.make_rmem_tensor((4,), Float32)
-    o, o_bf16 = Float32(0.0), Float32(0.0)
+    rOParts, rO = cute.make_rmem_tensor((2, 4), Float32), cute.make_rmem_tensor((2,), Float32)
+    rOBf16 = cute.make_rmem_tensor((2,), Float32)
+    rO.fill(0.0)
     cute.arch.sync_threads()  # o_warps: write → read
 
-    if thread < 192:
-        cute.autovec_copy(tile(sOWarps, warp * 32 + lane, 1, (4,), (192,)), rOParts)
+    if thread < 96:
+        cute.autovec_copy(tile(sOWarps, warp * 64 + lane * 2, 1, (2, 4), (1, 192)), rOParts)
         # gla_decode+6: o
         for turn in cutlass.range_constexpr(4):
-            o = o + rOParts[turn]
+            for pool_3_v in cutlass.range_constexpr(2):
+                rO[pool_3_v] = rO[pool_3_v] + rOParts[pool_3_v, turn]
         # gla_decode+7
-        o_bf16 = o
-        mOut[Int64(rows) * 768 + (pool_1 * 192 + warp * 32 + lane)] = BFloat16(o_bf16)
+        for pool_3_v in cutlass.range_constexpr(2):
+            rOBf16[pool_3_v] = rO[pool_3_v]
+        gOut = tile(out, Int64(rows) * 768 + (pool_1 * 192 + warp * 64 + lane * 2), 2, (2,), (1,))
+        store(rOBf16, gOut)
 
 
 @cute.jit

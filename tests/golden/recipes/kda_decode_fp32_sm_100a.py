@@ -2,9 +2,9 @@
 
 grid: rows x state_1; 256 threads
 anchor: state_in [state_2=REG2·WARP8@32·LANE8@4, state_3=REG4·LANE4@1·VEC8]
-threads 0..127: conv_state_in, x_in, window, taps, sum, silu, y, store_conv_state_0, store_conv_state_1
-threads 128..128: raw_beta_in, beta
-threads 128..255: raw_gate_in, dt_bias_in, gate, mul_2, sigmoid, mul_3, decay, norm_weight_in, output_gate_in, sigmoid_1
+threads 0..191: conv_state_in, x_in, window, taps, sum, silu, y, store_conv_state_0, store_conv_state_1
+threads 192..192: raw_beta_in, beta
+threads 192..255: raw_gate_in, dt_bias_in, gate, mul_2, sigmoid, mul_3, decay, norm_weight_in, output_gate_in, sigmoid_1
 """
 import cutlass
 import cutlass.cute as cute
@@ -124,124 +124,127 @@ def kda_decode_kernel(
     sDecay, sNormWeightIn = shared(base, 0, Float32, 128), shared(base, 512, Float32, 128)
     sSigmoid1, sY = shared(base, 1024, Float32, 128), shared(base, 1536, BFloat16, 384)
     sBeta, sSum3Warps = shared(base, 2304, Float32, 1), shared(base, 2320, Float32, 8)
-    mRawGate, mRawBeta, mALog, mDtBias = flat(raw_gate), flat(raw_beta), flat(A_log), flat(dt_bias)
-    mStateIndices, mOutputGate, mNormWeight = flat(state_indices), flat(output_gate), flat(norm_weight)
+    mRawBeta, mALog, mStateIndices = flat(raw_beta), flat(A_log), flat(state_indices)
     state_1 = block_x % 12
     rows = block_x // 12
+    weight_0_warp = warp >> 1
+    state_3_warp = warp & 1
     lane = thread & 31
-    thread_from_128 = thread - 128
-    warp_from_4 = thread_from_128 >> 5
+    thread_from_192 = thread - 192
+    warp_from_6 = thread_from_192 >> 5
     state_2_lane = (thread >> 2) & 7
     state_3_lane = thread & 3
     state_indices_in = mStateIndices[Int64(rows) * state_indices.stride[0]]
     state_indices_in_at = Int64(state_indices_in)
     A_log_in = mALog[state_1]
-    rConvStateIn = cute.make_rmem_tensor((3, 3), Float32)
-    rXIn = cute.make_rmem_tensor((3,), Float32)
-    rTaps = cute.make_rmem_tensor((4, 3), Float32)
-    if thread < 128:
+    rConvStateIn, rXIn = cute.make_rmem_tensor((2, 3), Float32), cute.make_rmem_tensor((2,), Float32)
+    rTaps = cute.make_rmem_tensor((2, 4), Float32)
+    if thread < 192:
         # kda_decode+8
-        gConvState = tile(conv_state, state_indices_in_at * conv_state.stride[0] + (state_1 * 128 + warp * 32 + lane),
-            1, (3, 3), (4608, 1536))
+        gConvState = tile(conv_state, state_indices_in_at * conv_state.stride[0]
+            + (weight_0_warp * 1536 + state_1 * 128 + state_3_warp * 64 + lane * 2), 2, (2, 3), (1, 4608))
         load(gConvState, rConvStateIn)
-        gX = tile(x, Int64(rows) * x.stride[0] + (state_1 * 128 + warp * 32 + lane), 1, (3,), (1536,))
+        gX = tile(x, Int64(rows) * x.stride[0] + (weight_0_warp * 1536 + state_1 * 128 + state_3_warp * 64 + lane * 2),
+            2, (2,), (1,))
         load(gX, rXIn)
         # kda_decode+10: taps
-        gWeight = tile(weight, state_1 * 128 + warp * 32 + lane, 1, (4, 3), (1536, 6144))
+        gWeight = tile(weight, weight_0_warp * 6144 + state_1 * 128 + state_3_warp * 64 + lane * 2, 2, (2, 4),
+            (1, 1536))
         cute.autovec_copy(gWeight, rTaps)
-    raw_gate_in, dt_bias_in, norm_weight_in, output_gate_in = Float32(0.0), Float32(0.0), Float32(0.0), Float32(0.0)
-    if thread >= 128:
-        raw_gate_in = Float32(mRawGate[Int64(rows) * raw_gate.stride[1] + (state_1 * 128 + warp_from_4 * 32 + lane)])
+    rRawGateIn, rDtBiasIn = cute.make_rmem_tensor((2,), Float32), cute.make_rmem_tensor((2,), Float32)
+    rNormWeightIn, rOutputGateIn = cute.make_rmem_tensor((2,), Float32), cute.make_rmem_tensor((2,), Float32)
+    if thread >= 192:
+        gRawGate = tile(raw_gate, Int64(rows) * raw_gate.stride[1] + (state_1 * 128 + warp_from_6 * 64 + lane * 2), 2,
+            (2,), (1,))
+        load(gRawGate, rRawGateIn)
         # kda_decode+19
-        dt_bias_in = mDtBias[state_1 * 128 + warp_from_4 * 32 + lane]
-        norm_weight_in = mNormWeight[warp_from_4 * 32 + lane]
-        output_gate_in = Float32(
-            mOutputGate[Int64(rows) * output_gate.stride[0] + (state_1 * 128 + warp_from_4 * 32 + lane)])
+        cute.autovec_copy(tile(dt_bias, state_1 * 128 + warp_from_6 * 64 + lane * 2, 2, (2,), (1,)), rDtBiasIn)
+        cute.autovec_copy(tile(norm_weight, warp_from_6 * 64 + lane * 2, 2, (2,), (1,)), rNormWeightIn)
+        gOutputGate = tile(output_gate, Int64(rows) * output_gate.stride[0]
+            + (state_1 * 128 + warp_from_6 * 64 + lane * 2), 2, (2,), (1,))
+        load(gOutputGate, rOutputGateIn)
     raw_beta_in, beta = Float32(0.0), Float32(0.0)
-    if thread == 128:
+    if thread == 192:
         raw_beta_in = Float32(mRawBeta[Int64(rows) * raw_beta.stride[1] + state_1])
         # kda_decode+21: beta
         beta = sigmoid(raw_beta_in)
-    rWindow = cute.make_rmem_tensor((4, 3), Float32)
-    rSum = cute.make_rmem_tensor((3,), Float32)
+    rWindow, rSum = cute.make_rmem_tensor((2, 4), Float32), cute.make_rmem_tensor((2,), Float32)
+    rY = cute.make_rmem_tensor((2,), Float32)
     rSum.fill(0.0)
-    rY = cute.make_rmem_tensor((3,), Float32)
-    if thread < 128:
+    if thread < 192:
         # kda_decode+8: window
-        for weight_0_r in cutlass.range_constexpr(3):
-            for weight_1_r in cutlass.range_constexpr(3):
-                rWindow[weight_1_r, weight_0_r] = rConvStateIn[weight_1_r, weight_0_r]
-        for weight_0_r in cutlass.range_constexpr(3):
-            rWindow[3, weight_0_r] = rXIn[weight_0_r]
+        for weight_1_r in cutlass.range_constexpr(3):
+            for state_3_v in cutlass.range_constexpr(2):
+                rWindow[state_3_v, weight_1_r] = rConvStateIn[state_3_v, weight_1_r]
+        for state_3_v in cutlass.range_constexpr(2):
+            rWindow[state_3_v, 3] = rXIn[state_3_v]
         # kda_decode+11
-        for weight_0_r in cutlass.range_constexpr(3):
-            for weight_1_r in cutlass.range_constexpr(4):
-                rSum[weight_0_r] = fma(rWindow[weight_1_r, weight_0_r], rTaps[weight_1_r, weight_0_r], rSum[weight_0_r])
+        for weight_1_r in cutlass.range_constexpr(4):
+            for state_3_v in cutlass.range_constexpr(2):
+                rSum[state_3_v] = fma(rWindow[state_3_v, weight_1_r], rTaps[state_3_v, weight_1_r], rSum[state_3_v])
         # kda_decode+11: y
-        for weight_0_r in cutlass.range_constexpr(3):
-            rY[weight_0_r] = silu(rSum[weight_0_r])
-    gate, sigmoid_1 = Float32(0.0), Float32(0.0)
-    if thread >= 128:
-        # kda_decode+19: gate; kda_decode+32
-        gate = raw_gate_in + dt_bias_in
-        sigmoid_1 = sigmoid(output_gate_in)
+        for state_3_v in cutlass.range_constexpr(2):
+            rY[state_3_v] = silu(rSum[state_3_v])
+    rGate, rSigmoid1 = cute.make_rmem_tensor((2,), Float32), cute.make_rmem_tensor((2,), Float32)
+    if thread >= 192:
+        # kda_decode+19: gate
+        for state_3_v in cutlass.range_constexpr(2):
+            rGate[state_3_v] = rRawGateIn[state_3_v] + rDtBiasIn[state_3_v]
+        # kda_decode+32
+        for state_2_v in cutlass.range_constexpr(2):
+            rSigmoid1[state_2_v] = sigmoid(rOutputGateIn[state_2_v])
 
     # kda_decode+20
     exp = cute.math.exp(A_log_in)
-    decay = Float32(0.0)
-    if thread >= 128:
+    rDecay = cute.make_rmem_tensor((2,), Float32)
+    if thread >= 192:
         # kda_decode+20: decay
-        decay = cute.math.exp(sigmoid(mul(exp, gate)) * -5.0)
-        sDecay[warp_from_4 * 32 + lane] = decay
-        sNormWeightIn[warp_from_4 * 32 + lane] = norm_weight_in
+        for state_3_v in cutlass.range_constexpr(2):
+            rDecay[state_3_v] = cute.math.exp(sigmoid(mul(exp, rGate[state_3_v])) * -5.0)
+        cute.autovec_copy(rDecay, tile(sDecay, warp_from_6 * 64 + lane * 2, 2, (2,), (1,)))
+        cute.autovec_copy(rNormWeightIn, tile(sNormWeightIn, warp_from_6 * 64 + lane * 2, 2, (2,), (1,)))
         # kda_decode+32
-        sSigmoid1[warp_from_4 * 32 + lane] = sigmoid_1
-    if thread < 128:
+        cute.autovec_copy(rSigmoid1, tile(sSigmoid1, warp_from_6 * 64 + lane * 2, 2, (2,), (1,)))
+    if thread < 192:
         # kda_decode+11: y
-        store(rY, tile(sY, warp * 32 + lane, 1, (3,), (128,)))
-    if thread == 128:
+        store(rY, tile(sY, weight_0_warp * 128 + state_3_warp * 64 + lane * 2, 2, (2,), (1,)))
+    if thread == 192:
         # kda_decode+21: beta
         sBeta[0] = beta
-    if thread < 128:
+    if thread < 192:
         # kda_decode+9
         gConvState_2 = tile(conv_state, state_indices_in_at * conv_state.stride[0]
-            + (state_1 * 128 + warp * 32 + lane), 1, (2, 3), (4608, 1536))
-        store_part(part(rConvStateIn, 1, (2, 3), (1, 3)), gConvState_2)
+            + (weight_0_warp * 1536 + state_1 * 128 + state_3_warp * 64 + lane * 2), 2, (2, 2), (1, 4608))
+        store_part(part(rConvStateIn, 2, (2, 2), (1, 2)), gConvState_2)
         gConvState_3 = tile(conv_state, state_indices_in_at * conv_state.stride[0]
-            + (state_1 * 128 + warp * 32 + lane + 9216), 1, (3,), (1536,))
+            + (weight_0_warp * 1536 + state_1 * 128 + state_3_warp * 64 + lane * 2 + 9216), 2, (2,), (1,))
         store(rXIn, gConvState_3)
-    rStateIn = cute.make_rmem_tensor((8, 2, 4), Float32)
+    rStateIn, rYS = cute.make_rmem_tensor((8, 2, 4), Float32), cute.make_rmem_tensor((8, 4), Float32)
+    rYS2, rDecayS = cute.make_rmem_tensor((8, 4), Float32), cute.make_rmem_tensor((8, 4), Float32)
+    rYS3, rNormWeightInS = cute.make_rmem_tensor((2,), Float32), cute.make_rmem_tensor((2,), Float32)
+    rSigmoid1S, rH = cute.make_rmem_tensor((2,), Float32), cute.make_rmem_tensor((8, 2, 4), Float32)
+    rDotRaw, rDot1BaseRaw = cute.make_rmem_tensor((2,), Float32), cute.make_rmem_tensor((2,), Float32)
+    rK, rDelta = cute.make_rmem_tensor((8, 4), Float32), cute.make_rmem_tensor((2,), Float32)
+    rO, rH1 = cute.make_rmem_tensor((2,), Float32), cute.make_rmem_tensor((8, 2, 4), Float32)
+    rSum3Parts, rMul6Bf16 = cute.make_rmem_tensor((8,), Float32), cute.make_rmem_tensor((2,), Float32)
+    rDotRaw.fill(0.0)
+    rDot1BaseRaw.fill(0.0)
+    sum_1, sum_2, dot_1_step_raw_raw, sum_3_part = Float32(0.0), Float32(0.0), Float32(0.0), Float32(0.0)
+    sum_3 = Float32(0.0)
 
     # kda_decode+24
     gState = tile(state, state_indices_in_at * state.stride[0]
         + (state_1 * 16384 + warp * 1024 + state_2_lane * 128 + state_3_lane * 8), 8, (8, 2, 4), (1, 8192, 32))
     cute.autovec_copy(gState, rStateIn, l1c_evict_priority=ONCE)
-    rYS = cute.make_rmem_tensor((8, 4), Float32)
     cute.arch.sync_threads()  # y_shared: write → read
 
     load(tile(sY, state_3_lane * 8, 8, (8, 4), (1, 32)), rYS)
-    rYS2 = cute.make_rmem_tensor((8, 4), Float32)
     load(tile(sY, state_3_lane * 8 + 128, 8, (8, 4), (1, 32)), rYS2)
-    rDecayS = cute.make_rmem_tensor((8, 4), Float32)
     cute.autovec_copy(tile(sDecay, state_3_lane * 8, 4, (8, 4), (1, 32)), rDecayS)
-    rYS3 = cute.make_rmem_tensor((2,), Float32)
     load(tile(sY, warp * 8 + state_2_lane + 256, 1, (2,), (64,)), rYS3)
     beta_s = sBeta[0]
-    rNormWeightInS = cute.make_rmem_tensor((2,), Float32)
-    tNormWeightIn = tile(sNormWeightIn, warp * 8 + state_2_lane, 1, (2,), (64,))
-    cute.autovec_copy(tNormWeightIn, rNormWeightInS)
-    rSigmoid1S = cute.make_rmem_tensor((2,), Float32)
+    cute.autovec_copy(tile(sNormWeightIn, warp * 8 + state_2_lane, 1, (2,), (64,)), rNormWeightInS)
     cute.autovec_copy(tile(sSigmoid1, warp * 8 + state_2_lane, 1, (2,), (64,)), rSigmoid1S)
-    rH = cute.make_rmem_tensor((8, 2, 4), Float32)
-    rDotRaw = cute.make_rmem_tensor((2,), Float32)
-    rDotRaw.fill(0.0)
-    rDot1BaseRaw = cute.make_rmem_tensor((2,), Float32)
-    rDot1BaseRaw.fill(0.0)
-    rK = cute.make_rmem_tensor((8, 4), Float32)
-    rDelta = cute.make_rmem_tensor((2,), Float32)
-    rO = cute.make_rmem_tensor((2,), Float32)
-    rH1 = cute.make_rmem_tensor((8, 2, 4), Float32)
-    sum_1, sum_2, dot_1_step_raw_raw, sum_3_part = Float32(0.0), Float32(0.0), Float32(0.0), Float32(0.0)
 
     # kda_decode+15; kda_decode+16; kda_decode+28
     for state_3_r in cutlass.range_constexpr(4):
@@ -302,12 +305,9 @@ def kda_decode_kernel(
 
     # kda_decode+27
     cute.autovec_copy(rH1, gState, l1c_evict_priority=ONCE)
-    rSum3Parts = cute.make_rmem_tensor((8,), Float32)
     cute.arch.sync_threads()  # sum_3_warps: write → read
 
     cute.autovec_copy(tile(sSum3Warps, 0, 1, (8,), (1,)), rSum3Parts)
-    rMul6Bf16 = cute.make_rmem_tensor((2,), Float32)
-    sum_3 = Float32(0.0)
 
     # kda_decode+31
     for turn in cutlass.range_constexpr(8):

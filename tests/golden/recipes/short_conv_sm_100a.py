@@ -75,23 +75,19 @@ def short_conv_kernel(x: cute.Tensor, window: cute.Tensor, weight: cute.Tensor, 
     rows, _, _ = cute.arch.block_idx()
     warp = cute.arch.warp_idx()
     lane = thread & 31
-    rWindowIn = cute.make_rmem_tensor((3, 4), Float32)
+    rWindowIn, rXIn = cute.make_rmem_tensor((3, 4), Float32), cute.make_rmem_tensor((4,), Float32)
+    rWeightIn, rFull = cute.make_rmem_tensor((4, 4), Float32), cute.make_rmem_tensor((4, 4), Float32)
+    rSum, rSiluBf16 = cute.make_rmem_tensor((4,), Float32), cute.make_rmem_tensor((4,), Float32)
     rWindowIn.fill(0.0)
-    rXIn = cute.make_rmem_tensor((4,), Float32)
     rXIn.fill(0.0)
-    rWeightIn = cute.make_rmem_tensor((4, 4), Float32)
     rWeightIn.fill(0.0)
+    rSum.fill(0.0)
     if warp * 128 + lane * 4 < 200:
         gWindow = tile(window, Int64(rows) * window.stride[0] + (warp * 384 + lane * 12), 4, (3, 4), (1, 3))
         load(gWindow, rWindowIn)
         # short_conv+2
-        gX = tile(x, Int64(rows) * x.stride[0] + (warp * 128 + lane * 4), 4, (4,), (1,))
-        load(gX, rXIn)
+        load(tile(x, Int64(rows) * x.stride[0] + (warp * 128 + lane * 4), 4, (4,), (1,)), rXIn)
         cute.autovec_copy(tile(weight, warp * 512 + lane * 16, 4, (4, 4), (1, 4)), rWeightIn)
-    rFull = cute.make_rmem_tensor((4, 4), Float32)
-    rSum = cute.make_rmem_tensor((4,), Float32)
-    rSum.fill(0.0)
-    rSiluBf16 = cute.make_rmem_tensor((4,), Float32)
 
     # short_conv+2: full
     for window_1_r in cutlass.range_constexpr(4):
@@ -107,8 +103,7 @@ def short_conv_kernel(x: cute.Tensor, window: cute.Tensor, weight: cute.Tensor, 
     for window_1_r in cutlass.range_constexpr(4):
         rSiluBf16[window_1_r] = silu(rSum[window_1_r])
     if warp * 128 + lane * 4 < 200:
-        gOut = tile(out, Int64(rows) * 200 + (warp * 128 + lane * 4), 4, (4,), (1,))
-        store(rSiluBf16, gOut)
+        store(rSiluBf16, tile(out, Int64(rows) * 200 + (warp * 128 + lane * 4), 4, (4,), (1,)))
         # short_conv+3
         gWindow_2 = tile(window, Int64(rows) * window.stride[0] + (warp * 384 + lane * 12), 4, (3, 4), (1, 3))
         store_part(part(rFull, 1, (3, 4), (1, 4)), gWindow_2)
