@@ -20,7 +20,7 @@ from .runtime.identity import graph_key, source_identity, versions
 from .runtime.store import Entry, Store, store
 from .runtime.worker import BUILD, builder, start_builder
 
-SPILL_TRIES = 4  # Kernels built in place of one that spills.
+SPILL_TRIES = 6  # Kernels built in place of one that spills.
 
 
 def quiet(text: str) -> None:

@@ -59,8 +59,9 @@ def _kernel(s: Stages) -> Stages:
 def relaxed(s: Stages) -> Stages | None:
     """Another kernel in place of one that spills, None where there is none.
 
-    Where more than two blocks were to share a multiprocessor: with one less. Where two were: once the next layout of the anchor
-    with which they can, then the kernel without that promise. After it the next layout that leaves more registers.
+    Where more than two blocks were to share a multiprocessor: with one less, of a later layout with two. Where two were: once the
+    next layout of the anchor with which they can, then the kernel without that promise. After it the next layout that leaves more
+    registers.
     """
     from .back import to_kernel
     kernel = s.need("kernel")
@@ -69,7 +70,7 @@ def relaxed(s: Stages) -> Stages | None:
     def with_blocks(count: int) -> Stages:
         return _source(replace(s, kernel=replace(kernel, launch=replace(kernel.launch, min_blocks=count))))
     if kernel.launch.min_blocks > 2:
-        return with_blocks(kernel.launch.min_blocks - 1)
+        return with_blocks(2 if s.avoid else kernel.launch.min_blocks - 1)
     avoid = (*s.avoid, s.need("schedule").layout(s.need("schedule").anchor))
     if several and s.avoid:
         return with_blocks(1)

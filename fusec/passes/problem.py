@@ -55,9 +55,10 @@ class Problem:
     orders: dict[str, dict[str, int]] = field(default_factory=dict)
     ordered: bool = True
     avoid: tuple[Layout, ...] = ()
+    domains: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.table = self.graph.table
+        self.table, self.domains = self.graph.table, {}
         self.orders = strands(self.graph) if self.ordered else {}
 
     @property
@@ -67,7 +68,9 @@ class Problem:
 
     def domain(self, node: Node) -> tuple[Axis, ...]:
         """The local axes of a node's iteration space."""
-        return self.grid.local(node.domain)
+        if node.name not in self.domains:
+            self.domains[node.name] = self.grid.local(node.domain)
+        return self.domains[node.name]
 
     def axes(self, node: Node) -> tuple[Axis, ...]:
         """The local axes of a node's value."""

@@ -21,10 +21,11 @@ from fusec.passes import pipeline
 from .support import interpret, larger, same_numbers, unexplained, unread_is_nan
 
 SIZES = {"kimi_k3_decode:kda_decode": {"": dict(H=2), " bf16": dict(H=2, state="bf16")},
-         "kimi_linear_decode:kda_decode": {"": dict(H=2)},
+         "kimi_linear_decode:kda_decode": {"": dict(H=2)}, "gated_deltanet_decode:gdn_decode": {"": dict(HK=4, HV=8)},
          "lightning_decode:lightning_decode": {"": dict(H=4)}, "lightning_decode:lightning_decode_normed": {"": dict(H=16, D=64)},
          "mamba2_decode:mamba2_decode": {"": dict(H=16, G=1)}, "mlstm_decode:mlstm_decode": {"": dict(H=2)}}
-"""Recipe -> variants of it and their sizes; its own where there are none. Fewer heads, of kernels that walk where theirs do."""
+"""Recipe -> variants of it and their sizes; its own where there are none. Fewer heads, of kernels that walk and form clusters where
+theirs do."""
 
 
 def shipped():
