@@ -98,15 +98,27 @@ def _smem(s: Stages) -> str:
     return "\n".join([*lines, f"total {plan.total} bytes"]) + "\n"
 
 
+def _parts(s: Stages) -> list[str]:
+    """How the blocks of a cluster, and the turns of a block, take their parts of an axis."""
+    schedule, kernel = s.need("schedule"), s.need("kernel")
+    found = [line for line in kernel.summary if line.startswith("walk: ")]
+    if kernel.launch.cluster > 1:
+        axis = schedule.grid[-1][0]
+        why = "not every store has it, or a reduction folds it"
+        found.insert(0, f"{kernel.launch.cluster} blocks of a cluster share out {axis}: {why}")
+    return found
+
+
 def explain(s: Stages, ops: int) -> str:
     """Why the function became this kernel: grid, anchor, regions, exchanges, barriers."""
     schedule, kernel, graph = s.need("schedule"), s.need("kernel"), s.need("graph")
-    grid = " × ".join(f"{axis}" + (f" in parts of {each}" if each != 1 else "") for axis, _, each in schedule.grid) or "one block"
+    one, owned = ("cluster", schedule.grid[:-1]) if kernel.launch.cluster > 1 else ("block", schedule.grid)
+    grid = " × ".join(f"{axis}" + (f" in parts of {each}" if each != 1 else "") for axis, _, each in owned) or "one block"
     lines = [f"{graph.name}: {ops} operations in one kernel for {s.arch}",
-             f"  one block per {grid}: these axes are in every region and in every index that is written" if schedule.grid else
-             "  one block: no axis is in every region",
+             f"  one {one} per {grid}: these axes are in every region and in every index that is written" if owned else
+             f"  one {one}: no axis is in every region",
              f"  {schedule.threads} threads; the largest is placed first: {schedule.anchor} {schedule.layout(schedule.anchor)}"]
-    lines += [f"  {text}" for text in kept_sizes(graph)]
+    lines += [f"  {text}" for text in (*_parts(s), *kept_sizes(graph))]
     loc = graph.table[schedule.anchor].loc.chain if schedule.anchor in graph.table else "?"
     lines[2] += f" (from {loc})" if loc != "?" else ""
     for layout, values in regions(schedule).items():
@@ -114,6 +126,7 @@ def explain(s: Stages, ops: int) -> str:
             names = f"{', '.join(values[:4])}{' and others' if len(values) > 4 else ''}"
             lines.append(f"  {names}: {layout if layout.axes else 'one value per block, the same in all threads'}")
     lines += [f"  {e.value} goes through shared memory: other threads read it than made it" for e in schedule.exchanges]
-    lines += [f"  a barrier: {'; '.join(b.reasons)}" for b in walk(kernel.body) if isinstance(b, Barrier)]
+    barriers = [b for b in walk(kernel.body) if isinstance(b, Barrier) and b.reasons]
+    lines += [f"  a barrier{'' if b.scope == 'block' else ' of the cluster'}: {'; '.join(b.reasons)}" for b in barriers]
     lines.append(f"  {kernel.smem.total} bytes of shared memory" if kernel.smem.total else "  no shared memory")
     return "\n".join(lines) + "\n"

@@ -50,10 +50,11 @@ def choose_grid(graph: Graph, held: frozenset[str]) -> Grid:
     free = _parallel(graph, held)
     for axis in _used(graph):
         if axis.dynamic and axis.name not in free:
+            rows = "every output and every updated tensor must have the rows of the batch as an axis"
             raise FusionError(
                 f"axis {axis.name} has a size that is known at the call only, but not every result has it as an axis of its own",
                 _culprit(graph, axis.name),
-                "every output and every updated tensor must have the rows of the batch as an axis",
+                rows if axis.name == graph.rows else f"{rows}; any other axis needs a size: static=, -D {axis.name}=…, an example",
             )
     free = _owned_blocks(graph, free)
     dynamic: list[tuple[str, int | str, int]] = [(a.name, str(a.extent), 1) for a in _used(graph) if a.dynamic]

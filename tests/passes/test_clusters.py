@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fusec.capture import capture
+from fusec.cli_stages import explain
 from fusec.codegen.render import render
 from fusec.errors import InternalError
 from fusec.ir.interpret_kernel import run_kernel
@@ -17,6 +18,7 @@ from fusec.passes import place
 from fusec.passes.back import to_kernel
 from fusec.passes.clusters import clusters
 from fusec.passes.front import to_graph
+from fusec.passes.pipeline import compile
 from fusec.passes.problem import Placement, Problem
 
 from .steps import STEPS
@@ -216,3 +218,10 @@ def test_ranks_are_the_innermost_part_of_the_grid(always_shared: list[int]) -> N
     assert spec.launch.grid[0][-1] == spec.launch.cluster
     assert any(isinstance(s, Copy) and any(t == Term(t.var, t.coef) and "block" in t.var for t in s.source.offset.terms)
                for s in walk(spec.body) if isinstance(s, Copy) and isinstance(s.source, Global))
+
+
+def test_explain_tells_what_a_cluster_shares(always_shared: list[int]) -> None:
+    stages = compile(capture(shared_window, given()), "sm_90a", until="kernel")
+    text = explain(stages, 9)
+    assert "2 blocks of a cluster share out " in text and "  one cluster" in text
+    assert "a barrier of the cluster: " in text
