@@ -251,12 +251,12 @@ class _File:
 
     def _fragments(self, declared: list[Declare], depth: int) -> Iterator[str]:
         """Fragments two to a line, then what they are filled with."""
-        lines = [line for s in declared for line in self._declare(s)]
-        made, filled = [line for line in lines if " = " in line], [line for line in lines if " = " not in line]
-        if made:
-            yield self._on_one_line(made, 2, depth)
+        if declared:
+            yield self._on_one_line([self._declare(s) for s in declared], 2, depth)
+        filled = [(self.scope.name("register", s.name), s.init) for s in declared if s.init is not None]
         if filled:
-            yield self._nested("declare.j2", [], (), tuple(filled), depth)
+            lines = tuple(f"{name}.fill({number(init, self.uses).text})" for name, init in filled)
+            yield self._nested("declare.j2", [], (), lines, depth)
 
     def statement(self, s: Statement, depth: int) -> str:
         """The text of a statement, indented; '' for one that needs none."""
@@ -312,14 +312,11 @@ class _File:
         text = f"{self.scope.name('int', s.name)} = {self.express.let(s, depth == 1).text}"
         return self._nested("let.j2", self._comments((s.origin,)), (), (text,), depth)
 
-    def _declare(self, s: Declare) -> list[str]:
+    def _declare(self, s: Declare) -> str:
         name = self.scope.name("register", s.name)
         one = "," if len(s.shape) == 1 else ""
         shape = ", ".join(map(str, reversed(s.shape))) + one
-        lines = [f"{name} = cute.make_rmem_tensor(({shape}), {self.uses.type(s.dtype)})"]
-        if s.init is not None:
-            lines.append(f"{name}.fill({number(s.init, self.uses).text})")
-        return lines
+        return f"{name} = cute.make_rmem_tensor(({shape}), {self.uses.type(s.dtype)})"
 
     def _scalar(self, s: Declare) -> str:
         """The first assignment of a scalar; '' where the statements make it."""

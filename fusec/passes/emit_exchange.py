@@ -91,12 +91,9 @@ class Exchanges(Context):
             places = []
             for axis in exchange.axes:
                 index = dict(key.bind)[axis]
-                local = index.axis == axis or index.axis != self.placed.grid.cluster  # Of other axes the buffer has all positions.
-                base = (
-                    self.coords.at(key.layout, index.axis, at, local, self.within(node))
-                    if index.axis is not None and key.layout.has(index.axis)
-                    else Linear()
-                )
+                own = index.axis == axis  # Along another axis the buffer has all positions, not those of the block or the turn.
+                known = index.axis is not None and (not own or key.layout.has(index.axis))
+                base = self.coords.at(key.layout, str(index.axis), at, own, own and self.within(node)) if known else Linear()
                 places.append(base + Linear((), index.offset))
             return row_major(exchange, places)
 

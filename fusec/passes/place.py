@@ -24,7 +24,7 @@ from .walks import like, walks
 SINGLE_BLOCK = 1.2  # Times the cost: two blocks of 512 threads on a multiprocessor beat one by a fifth (docs/falsification.md).
 SPARE = 16  # Registers of a thread, beyond those counted, that a third block on a multiprocessor must leave.
 MOST_BLOCKS = 4
-WALK = 1.35  # Times the cost: measured with Gated DeltaNet (1.4) and Mamba-2 (1.2).
+WALK = 1.35  # Times the cost: 1.2 and 1.4 measured (docs/decisions/placement.md).
 PEER = 500.0  # Cycles that a block waits for each block of its cluster: a fence, a barrier, skew, multiprocessors left over.
 CLUSTER_WORTH = 1.12  # Times the work of one block that all blocks of a cluster may have,
 SPILL_WORTH = 1.5  # and where it spills with two blocks on a multiprocessor.

@@ -59,6 +59,7 @@ class Dispatcher:
         self._defaults = {n: p.default for n, p in self.signature.parameters.items() if p.default is not p.empty}
         self._flatten = flatten
         self._plans: dict[tuple[Any, ...], launch.Plan] = {}
+        self._complex = False  # Whether an argument was complex: kernels take its real view, and other calls need not ask.
         self._compiling = threading.RLock()
         self._before_call: BeforeCall | None = None
 
@@ -75,9 +76,11 @@ class Dispatcher:
             raise
         if out is not None:
             return self._call_into(out, values, tensors, key)
-        plan = self._plans.get(found := tuple(key))
+        plan = self._plans.get(tuple(key))
         if plan is None:
-            plan = self._remember(found, self._new_plan(values, None))
+            plan = self._new_plan(values, None)
+            tensors, key = self._keyed(values)
+            self._remember(tuple(key), plan)
         return plan.run(tensors, ())
 
     @property
@@ -94,9 +97,9 @@ class Dispatcher:
         """The tensors of a call, and what its plan depends on."""
         tensors: list[torch.Tensor] = []
         key: list[Any] = []
-        recording = torch.is_grad_enabled()
+        recording, some_complex = torch.is_grad_enabled(), self._complex
         for v in values:
-            if isinstance(v, torch.Tensor) and not v.is_complex():
+            if isinstance(v, torch.Tensor) and not (some_complex and v.is_complex()):
                 tensors.append(v)
                 key.append((v.__class__, v.shape, v.stride(), v.dtype, v.get_device(), v.data_ptr() & 31, v.requires_grad))
             elif isinstance(v, SIMPLE):
@@ -116,7 +119,9 @@ class Dispatcher:
         key.append((type(out), tuple(out) if isinstance(out, dict) else None))
         plan = self._plans.get(found := tuple(key))
         if plan is None:
-            plan = self._remember(found, self._new_plan(values, out))
+            plan = self._new_plan(values, out)
+            tensors, _ = self._keyed(values)
+            self._remember(found, plan)
         given = launch.unpack_outputs(plan.graph, out, dict(zip(plan.names, tensors)))
         return plan.run(tensors, [given[a.name] for a in plan.graph.fresh])
 
@@ -134,6 +139,7 @@ class Dispatcher:
         return tuple(bound.arguments[n] for n in self._names)
 
     def _new_plan(self, values: Sequence[Any], out: Any) -> launch.Plan:
+        self._complex = self._complex or any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
         if self._before_call is not None:
             self._before_call(dict(zip(self._names, values)))
         named, tree = self._flatten(self.reference, dict(zip(self._names, values)))
@@ -144,12 +150,11 @@ class Dispatcher:
         with self._compiling:
             return debug.watched(self._plan(named, tree, out))
 
-    def _remember(self, key: tuple[Any, ...], plan: launch.Plan) -> launch.Plan:
+    def _remember(self, key: tuple[Any, ...], plan: launch.Plan) -> None:
         if len(self._plans) >= PLANS:
             self._plans.clear()
         if self._before_call is None:
             self._plans[key] = plan
-        return plan
 
     def _plan(self, named: dict[str, torch.Tensor], tree: Any, out: Any) -> launch.Plan:
         raise NotImplementedError

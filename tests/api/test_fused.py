@@ -147,3 +147,19 @@ def test_tensors_in_containers_and_keyword_only_constants(compiled):
         pair = [torch.randn(rows, 16), torch.randn(rows, 16)]
         torch.testing.assert_close(step(pair, dict(a=weight), scale=2.0), joined(pair, dict(a=weight), scale=2.0))
     assert len(compiled) == 1
+
+
+def turned(x, angles):
+    """x [R, 8] bf16 in pairs, turned by complex angles [R, 4]."""
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * angles).flatten(-2).to(x.dtype)
+
+
+def test_complex_arguments_are_taken_by_every_call(compiled):
+    fn = fusec.fuse(turned)
+    for seed in range(3):  # The first call learns that there are some; the later ones find its plan.
+        torch.manual_seed(seed)
+        x, angles = torch.randn(3, 8).bfloat16(), torch.polar(torch.ones(3, 4), torch.randn(3, 4))
+        out = torch.empty_like(x)
+        assert torch.equal(fn(x, angles), turned(x, angles)) and torch.equal(fn(x, angles, out=out), turned(x, angles))
+    assert len(compiled) == 1

@@ -166,6 +166,22 @@ def outer_product_of_itself(x, state):
     return (state + state.mT).sum(-1)
 
 
+@step(lambda r: dict(x=n(r, 16, 16, 512), p=n(r, 16)))
+def a_norm_along_two_axes_of_the_grid(x, p):
+    """A value that threads hand over, read along an axis of which each block has one position."""
+    y = p * torch.rsqrt(p.square().mean(-1, keepdim=True) + 1e-6)
+    return x * y[:, :, None, None] * y[:, None, :, None]
+
+
+@step(lambda r: dict(x=n(r, 256), state=n(r, 256, 256)))
+def a_norm_along_an_axis_in_parts(x, state):
+    """The same, along an axis of which each block has a part."""
+    y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+    h = state * 0.5 + y[:, :, None] * y[:, None, :]
+    state.copy_(h)
+    return (h * y[:, :, None]).sum(1)
+
+
 @step(lambda r: dict(x=n(r, 6, 4), a=n(6, 4), dt=n(r, 6), b=n(r, 5), c=n(r, 5), d=n(6), state=n(r, 6, 4, 5)))
 def state_space(x, a, dt, b, c, d, state):
     dt = F.softplus(dt)
