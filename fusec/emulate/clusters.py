@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from .lockstep import Clusters
 from .machine import Machine, block_index, current
 from .memory import APART, SharedMemory
 from .numeric import Array, EmulationError, Int32, Numeric
@@ -15,7 +16,7 @@ LARGEST = 8
 """Blocks of a cluster that every device takes."""
 
 
-def grouped(numbers: Array, grid: tuple[int, int, int], cluster: tuple[int, ...]) -> list[Array]:
+def grouped(numbers: Array, grid: tuple[int, int, int], cluster: tuple[int, ...]) -> Array:
     """The blocks to run, cluster after cluster, each by the rank of its blocks."""
     if len(cluster) != 3:
         raise EmulationError("Launch cluster must have exactly 3 dimensions")
@@ -28,7 +29,7 @@ def grouped(numbers: Array, grid: tuple[int, int, int], cluster: tuple[int, ...]
         own, rank = own * (grid[d] // cluster[d]) + at[d] // cluster[d], rank * cluster[d] + at[d] % cluster[d]
     if (np.unique(own, return_counts=True)[1] != count).any():
         raise EmulationError("a cluster runs as a whole: choose all of its blocks or none")
-    return list(numbers[np.lexsort((rank, own))].reshape(-1, count))
+    return numbers[np.lexsort((rank, own))]
 
 
 # ---- where a block is ------------------------------------------------------------------------------------------------------------
@@ -73,60 +74,54 @@ def cluster_dim() -> tuple[Any, Any, Any]:
 
 # ---- its barrier -----------------------------------------------------------------------------------------------------------------
 
-def _strand() -> Strand:
+def _meeting() -> Strand | Clusters:
     found = current()
-    if not isinstance(found, Strand):
-        raise EmulationError("a cluster barrier in a kernel that was not run in strands")
+    if not isinstance(found, (Strand, Clusters)):
+        raise EmulationError("a cluster barrier in a kernel that was not run as clusters")
     return found
 
 
 def cluster_arrive(*, aligned: bool | None = None) -> None:
     """Arrive: what the thread did before is known to who waits."""
-    _strand().cluster_arrive(False)
+    _meeting().cluster_arrive(False)
 
 
 def cluster_arrive_relaxed(*, aligned: bool | None = None) -> None:
     """Arrive: that the thread runs is known to who waits, and nothing else."""
-    _strand().cluster_arrive(True)
+    _meeting().cluster_arrive(True)
 
 
 def cluster_wait() -> None:
     """Wait for all threads of the cluster."""
-    _strand().cluster_wait()
+    _meeting().cluster_wait()
 
 
 # ---- the shared memory of the others ---------------------------------------------------------------------------------------------
 
 class Peer(SharedMemory):
-    """The shared memory of the blocks of a rank, which may differ from thread to thread."""
+    """The shared memory of blocks of the chunk by their numbers in it, which may differ from thread to thread."""
 
     space = "dsmem"
     name = "a block's shared memory"
 
-    def __init__(self, shared: SharedMemory, rank: Array) -> None:
-        self.of, self.rank = shared, rank
+    def __init__(self, shared: SharedMemory, blocks: Array) -> None:
+        self.of, self.at = shared, blocks
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.of, name)
 
     def _index(self, m: Machine, at: Array, size: int) -> Array:
-        return at + self.rank * (self.of.row // size)
+        return at + self.at * (self.of.row // size)
 
     def _record(self, m: Machine, at: Array, chosen: Array, line: int, write: bool, size: int) -> None:
         first, lanes = at[chosen] * size, np.broadcast_to(m.lane, chosen.shape)[chosen]
         if not first.size:
             return
-        home = np.broadcast_to(self.rank, chosen.shape)[chosen]
+        home = np.broadcast_to(self.at, chosen.shape)[chosen]
         self.of.races.add(first, lanes, line, write, size, home)
         if m.copies:
             m.flight().touched(m, first + home * APART, size, lanes, "is overwritten" if write else "is read", APART)
-        strand: Strand = m  # type: ignore[assignment]
-        for block in np.unique(home[home != strand.home]):
-            byte = int(first[home == block][0])
-            if not strand.met:
-                what = f"byte {byte} of block {m.numbers[block]}, which may not have started"
-                m.log.add("cluster", line, f"{what}: no cluster barrier before this access")
-            strand.team.remote[strand.number, int(strand.team.epoch[strand.number]), int(block), line] = byte
+        _meeting().touched(home, lanes, first, line)
 
 
 def map_dsmem_ptr(smem_ptr: Pointer, cta_rank_in_cluster: Any) -> Pointer:
@@ -136,11 +131,11 @@ def map_dsmem_ptr(smem_ptr: Pointer, cta_rank_in_cluster: Any) -> Pointer:
         raise EmulationError("map_dsmem_ptr expects smem_ptr to be an SMEM pointer")
     rank = cta_rank_in_cluster if isinstance(cta_rank_in_cluster, Numeric) else Int32(cta_rank_in_cluster)
     m.defined(rank, "the rank of a block")
-    wide = np.asarray(m.full(np.asarray(rank.v, np.int64)))
-    bad = ((wide < 0) | (wide >= m.blocks)) & m.active()
+    wide, size = np.asarray(m.full(np.asarray(rank.v, np.int64))), int(np.prod(m.cluster_shape))
+    bad = ((wide < 0) | (wide >= size)) & m.active()
     if bad.any():
-        m.find("out-of-bounds", f"rank {int(wide[bad][0])} of a cluster of {m.blocks} at {m.where(bad)}", int(bad.sum()))
-    peer = Peer(smem_ptr.memory, np.clip(wide, 0, m.blocks - 1))  # type: ignore[arg-type]
+        m.find("out-of-bounds", f"rank {int(wide[bad][0])} of a cluster of {size} at {m.where(bad)}", int(bad.sum()))
+    peer = Peer(smem_ptr.memory, np.clip(wide, 0, size - 1) + m.first)  # type: ignore[arg-type]
     return Pointer(peer, smem_ptr.offset, smem_ptr.dtype, smem_ptr.align, smem_ptr.extent, smem_ptr.undef)
 
 

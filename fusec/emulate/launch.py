@@ -17,6 +17,8 @@ from ..ir.kernel import Parameter
 from ..target import TARGETS
 from . import control, numeric
 from .clusters import grouped
+from .lockstep import NAMES as CLUSTERED
+from .lockstep import Clusters, fits
 from .machine import FILE, Log, Machine, current, executing
 from .memory import GlobalMemory, Placed
 from .numeric import Array, EmulationError, Int32, Int64, Numeric
@@ -81,7 +83,7 @@ class Run:
         self.arch, self.counting, self.lanes, self.only = arch, counting, lanes, only
         self.memories: list[GlobalMemory] = []
         self.blocks = self.smem = 0
-        self.meets = _meets(source)
+        self.way = way_of(source)
 
     def launch(self, fn: Callable[..., Any], args: tuple[Any, ...], grid: tuple[int, ...], block: tuple[int, ...],
                smem: int | None, cluster: tuple[int, ...] = (1, 1, 1)) -> None:
@@ -94,11 +96,14 @@ class Run:
         if grid[0] >= 2**31 or max(grid[1:]) > GRID_YZ:
             raise EmulationError(f"grid {grid}: at most 2^31 - 1 blocks along x, {GRID_YZ} along y and z")
         self.blocks += len(numbers)
-        step = max(1, self.lanes // threads)
-        meets = self.meets or cluster != (1, 1, 1)
-        chunks = grouped(numbers, grid, cluster) if meets else [numbers[i:i + step] for i in range(0, len(numbers), step)]
-        for chunk in chunks:
-            machine = (Team if meets else Machine)(self.log, grid, block, chunk, self.arch, self.counting)
+        step, size, make = max(1, self.lanes // threads), math.prod(cluster), self.way
+        if make is Machine and size > 1:
+            make = Clusters
+        if make is not Machine:
+            numbers = grouped(numbers, grid, cluster)
+            step = size if make is Team else max(size, step // size * size)
+        for chunk in (numbers[i:i + step] for i in range(0, len(numbers), step)):
+            machine = make(self.log, grid, block, chunk, self.arch, self.counting, *((size,) if make is Clusters else ()))
             machine.launch_smem, machine.cluster_shape = smem, cluster
             for memory in self.memories:
                 memory.begin(machine)
@@ -115,12 +120,16 @@ class Run:
         return (z[:, None, None] * grid[0] * grid[1] + y[:, None] * grid[0] + x).reshape(-1)
 
 
-def _meets(source: str) -> bool:
-    """Whether warps of the source's kernels meet at more than the block's barrier: then each is a strand of its own."""
+def way_of(source: str) -> type[Machine]:
+    """How the kernels of a source are run: in lockstep, as clusters in lockstep where blocks meet at nothing but their barrier and
+    the cluster's, each warp as a strand of its own where they meet elsewhere."""
     tree = ast.parse(source)
     found = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     found |= {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
-    return bool(found & set(MEETING))
+    found &= set(MEETING)
+    if not found:
+        return Machine
+    return Clusters if found <= set(CLUSTERED) and fits(tree) else Team
 
 
 def run_blocks(machine: Machine, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -66,6 +66,7 @@ class Machine:
         self.launch_smem: int | None = None
         self.cluster_shape = (1, 1, 1)
         self.rank, self.owner = np.zeros((self.blocks, 1), np.int64), self.numbers
+        self.first = np.zeros((self.blocks, 1), np.int64)
         self.waited = np.zeros(self.shape, bool)
         self.copies: list[Any] = []
 

@@ -42,6 +42,17 @@ def clashes(units: Array, lanes: Array, writes: Array, total: int) -> tuple[Arra
     return np.flatnonzero((other >= 0) & (lanes[np.maximum(other, 0)] != lanes)), other
 
 
+def tell(entries: list[Entry], units: Array, lanes: Array, sizes: list[int], bad: Array, partner: Array, report: Report) -> None:
+    """Report the clash of each position with its partner, once for each two accesses."""
+    ends, grain = np.cumsum(sizes), min(e[4] for e in entries)
+    later, earlier = np.maximum(bad, partner), np.minimum(bad, partner)
+    mine, theirs = np.searchsorted(ends, later, side="right"), np.searchsorted(ends, earlier, side="right")
+    _, firsts = np.unique(mine * len(sizes) + theirs, return_index=True)
+    for at in np.sort(firsts):
+        report(entries[mine[at]][2], entries[theirs[at]][2], int(units[bad[at]]) * grain, int(lanes[later[at]]),
+               int(lanes[earlier[at]]))
+
+
 class RaceLog:
     """The accesses to one memory since the last barrier of each block.
 
@@ -87,14 +98,7 @@ class RaceLog:
         bad, other = clashes(keys, lanes, writes, total)
         if not bad.size:
             return
-        ends, grain = np.cumsum(sizes), min(e[4] for e in self.entries)
-        partner = other[bad]
-        later, earlier = np.maximum(bad, partner), np.minimum(bad, partner)
-        mine, theirs = np.searchsorted(ends, later, side="right"), np.searchsorted(ends, earlier, side="right")
-        _, firsts = np.unique(mine * len(sizes) + theirs, return_index=True)
-        for at in np.sort(firsts):
-            self.report(self.entries[mine[at]][2], self.entries[theirs[at]][2], int(units[bad[at]]) * grain, int(lanes[later[at]]),
-                        int(lanes[earlier[at]]))
+        tell(self.entries, units, lanes, sizes, bad, other[bad], self.report)
 
 
 class BlockOwners:

@@ -309,6 +309,16 @@ class Strand(Machine):
         self.acquire(b.done[phase])
 
 
+    def touched(self, home: Array, lanes: Array, first: Array, line: int) -> None:
+        """An access to bytes `first` of the blocks `home`: they must have begun, and must not end before."""
+        for block in np.unique(home[home != self.home]):
+            byte = int(first[home == block][0])
+            if not self.met:
+                what = f"byte {byte} of block {self.numbers[block]}, which may not have started"
+                self.log.add("cluster", line, f"{what}: no cluster barrier before this access")
+            self.team.remote[self.number, int(self.team.epoch[self.number]), int(block), line] = byte
+
+
 # ---- what kernels call -----------------------------------------------------------------------------------------------------------
 
 def _strand() -> Strand:

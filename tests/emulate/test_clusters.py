@@ -2,7 +2,10 @@
 import pytest
 import torch
 
-from fusec.emulate import EmulationError, check_subset, emulate
+from fusec.emulate import EmulationError, check_subset, emulate, launch
+from fusec.emulate.lockstep import Clusters
+from fusec.emulate.mutants import mutants
+from fusec.emulate.strands import Team
 
 from .support import kernel, line_of, run
 
@@ -47,6 +50,16 @@ cute.arch.cluster_wait()  # by all
 out[block * 64 + thread] = sA[0] + sA[1] + sA[2] + sA[3]
 """
 SHAPE = {"cluster": 4, "blocks": 8}
+
+
+WAY_OF = launch.way_of
+
+
+@pytest.fixture(params=["as chosen", "strands"], autouse=True)
+def way(request, monkeypatch):
+    """Both ways to run clusters find the same."""
+    if request.param == "strands":
+        monkeypatch.setattr(launch, "way_of", lambda source: Team)
 
 
 def given(n=512):
@@ -174,3 +187,22 @@ def test_clusters_that_cannot_be_launched(shape, message):
 def test_a_tensor_cannot_lie_in_another_block():
     with pytest.raises(EmulationError, match="dsmem"):
         run(BASE + "r = cute.make_tensor(cute.arch.map_dsmem_ptr(sA.iterator, 0), cute.make_layout(64))", given(), **SHAPE)
+
+
+@pytest.mark.parametrize("body", [PULL, PUSH])
+def test_lockstep_and_strands_judge_mutants_alike(body, monkeypatch):
+    source = kernel(body, **SHAPE)
+    for mutant in [m for m in mutants(source) if m.kind != "swap"]:  # Statements that are swapped need not run at all.
+        found = []
+        for chosen in (Clusters, Team):
+            monkeypatch.setattr(launch, "way_of", lambda source, chosen=chosen: chosen)
+            tensors = given()
+            found.append((kinds(emulate(mutant.source, tensors)), tensors["out"]))
+        assert bool(found[0][0]) == bool(found[1][0]), mutant  # What a race leads to depends on the order.
+        assert found[0][0] or torch.equal(found[0][1], found[1][1]), mutant
+
+
+def test_kernels_of_clusters_run_in_lockstep_unless_they_meet_under_a_condition():
+    assert WAY_OF(kernel(PUSH, **SHAPE)) is Clusters
+    assert WAY_OF(kernel(PUSH + "if thread < 32:\n    cute.arch.cluster_arrive()\n", **SHAPE)) is Team
+    assert WAY_OF(kernel(PUSH + "cute.arch.barrier(barrier_id=1, number_of_threads=64)\n", **SHAPE)) is Team

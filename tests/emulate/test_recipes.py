@@ -118,12 +118,9 @@ def test_a_recipe_far_away_is_the_same(name, arch):
 @pytest.mark.parametrize("name", FULL)
 def test_every_mutant_of_a_recipe_is_noticed_or_explained(name, arch):
     spec, inputs = specs(name, arch, fewer=True)
-    if spec.launch.cluster > 1 and arch != "sm_90a":
-        pytest.skip("warps of clusters run one by one, which takes minutes: judged for one architecture")
     graph = graph_of(name, fewer=True).need("graph")
-    rows = 8 if spec.launch.cluster == 1 else 2  # Warps of clusters run one by one.
-    cases = [lambda: Case(inputs(rows)), lambda: Case(unread_is_nan(graph, inputs(rows))),
-             lambda: Case(larger(graph, inputs(rows))), lambda: far(spec.parameters, inputs(2)),
+    cases = [lambda: Case(inputs(8)), lambda: Case(unread_is_nan(graph, inputs(8))), lambda: Case(larger(graph, inputs(8))),
+             lambda: far(spec.parameters, inputs(2)),
              lambda: high(spec.parameters, inputs(2), spec.launch.grid[0])]
     source = render(spec)
     found = judge(source, cases, spec.parameters, arch)
