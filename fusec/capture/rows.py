@@ -375,6 +375,21 @@ def _refuse_unit(c: Classes, root: int, results: Sequence[str], loc: Loc) -> Non
         )
 
 
+def longer(c: Classes, free: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Dims of arguments with one element more than there are rows, of which a range as long as the rows is taken: offsets[1:]
+    beside x. free: dims of arguments that are the rows."""
+    roots = {leaf for name, dim in free for leaf in c.leaves(name, dim)}
+    places = [(a.name, d) for a in c.graph.arguments for d in range(len(a.shape)) if (a.name, d) not in free]
+    found: dict[tuple[str, int], None] = {}
+    for node in c.graph.nodes:
+        if not isinstance(node.op, Slice) or node.op.step != 1:
+            continue
+        own, whole = c.leaves(node.name, node.op.dim), c.leaves(node.op.arg, node.op.dim)
+        if len(own) == len(whole) == 1 and own[0] in roots and c.atoms.extents[whole[0]] == c.atoms.extents[own[0]] + 1:
+            found |= dict.fromkeys(p for p in places if c.leaves(*p) == whole)
+    return list(found)
+
+
 def indexed_only(c: Classes, rows: int | None) -> list[int]:
     """Classes of dims that an index picks from and nothing else depends on: pools and tables, whose size is free."""
     results = {leaf for o in c.graph.outputs if o[0] not in "=!" for leaf in c.all_of(o)}
