@@ -269,6 +269,8 @@ def choose(c: Classes, loc: Loc) -> int | None:
     if c.paged and not by_index:
         _refuse_single(c, loc)
     found = _outer(c, list(by_index)) or _shared_by_outputs(c, loc)
+    if not any(c.outermost(r) in found for r in _fresh(c) + [v for _, v in c.graph.mutations]):
+        _refuse_added(c)
     if len(found) > 1:
         shared = [r for r in found if all(r in c.all_of(o) for o in _fresh(c))]
         found = shared if len(shared) == 1 else found
@@ -309,6 +311,31 @@ def _refuse_single(c: Classes, loc: Loc) -> None:
                 node.loc or loc,
                 "a one-row example does not tell rows from constants: "
                 "capture with at least two rows, the kernel then takes any number",
+            )
+
+
+ADDING = ("aten.index_add", "aten.index_put", "aten.scatter_add", "aten._unsafe_index_put")
+
+
+def _refuse_added(c: Classes) -> None:
+    """CaptureError where values are added at indices that lead an argument: those are rows, and every element would need all of
+    them. Without this another dim would be taken for the rows, and their number would be a constant."""
+    table = c.graph.table
+    for node in c.graph.nodes:
+        if not isinstance(node.op, Reduce) or not node.source.startswith(ADDING):
+            continue
+        chosen = table[node.op.args[0]].op  # select(index == place, value, 0)
+        masks = [a for a in chosen.args if isinstance(a, str) and table[a].dtype == "bool"] if isinstance(chosen, Map) else []
+        root = c.outermost(node.op.args[0]) if 0 in node.op.dims else None
+        if root is None or not any(m in c.given for m in masks):
+            continue
+        leading = [a.name for a in c.graph.arguments if c.outermost(a.name) == root]
+        if leading:
+            raise CaptureError(
+                f"adds what the rows hold at indices that may repeat: dim 0 of {', '.join(leading)} is added up",
+                node.loc,
+                "let each row read what it is the sum of (x[index].sum(1)), or name other rows with dynamic_shapes; "
+                "dynamic_shapes={} fixes every size",
             )
 
 
