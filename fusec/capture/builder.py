@@ -15,7 +15,7 @@ import sympy
 
 from ..errors import InternalError, Loc, UnsupportedOp
 from ..ir.dtype import FLOATS, INTS
-from ..ir.scalar import Lit
+from ..ir.scalar import COMPOSITES, Call, Lit, Param, Scalar as Expression
 from ..ir.tensor import (
     Contract,
     Expand,
@@ -55,6 +55,9 @@ class Value:
 
 Scalar = Union[int, float, bool, sympy.Expr]
 Arg = Union[Value, Lit, Size]
+
+
+LOGICAL = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"})
 
 
 def plain(extent: object) -> Extent:
@@ -140,10 +143,26 @@ class Builder:
     # ---- elementwise
 
     def map(self, fn: str, *args: Value | Operand | float, dtype: str) -> Value:
-        """fn over operands that broadcast, rounded to dtype. Python numbers become constants of the operands' kind."""
+        """fn over operands that broadcast, rounded to dtype. Python numbers become constants of the operands' kind.
+
+        A composite of integers is taken apart: as one function it would be of fp32.
+        """
         ready = [a if isinstance(a, (Value, Lit, Size)) else lit(a, "f32" if isinstance(a, float) else "i64") for a in args]
+        if fn in COMPOSITES and dtype in INTS and not any(isinstance(a, Value) and a.dtype in FLOATS for a in ready):
+            return self._of_integers(Call(fn, tuple(Param(i) for i in range(len(ready)))), ready, dtype)
         shape = broadcast([a.shape for a in ready if isinstance(a, Value)])
         return self._add(Map(fn, tuple(a.name if isinstance(a, Value) else a for a in ready)), shape, dtype)
+
+    def _of_integers(self, e: Expression, args: Sequence[Arg], dtype: str) -> Any:
+        """An expression of integers, one primitive at a time."""
+        if isinstance(e, Param):
+            return args[e.position]
+        if isinstance(e, Lit):
+            return lit(e.value, dtype)
+        inner = [self._of_integers(a, args, dtype) for a in e.args]
+        if e.fn in COMPOSITES:
+            return self._of_integers(COMPOSITES[e.fn].body, inner, dtype)
+        return self.map(e.fn, *inner, dtype="bool" if e.fn in LOGICAL else dtype)
 
     def cast(self, x: Value, dtype: str) -> Value:
         """x as dtype; a float or int becomes a bool by comparison with zero."""

@@ -73,7 +73,8 @@ def capture(
         )
     by_name = dynamic_shapes is None or isinstance(dynamic_shapes, FreeNames)
     marks = dynamic_shapes if by_name else bind.flat_shapes(call, dynamic_shapes)
-    free = step.with_unread(choose_free(probe, marks, examples, loc, factors), unread.unread(probe))
+    free = step.with_longer(choose_free(probe, marks, examples, loc, factors), probe)
+    free = step.with_unread(free, unread.unread(probe))
     if not free.extents:
         return step.imported(traced, free)
     program = step.program(_two_or_more(examples, free), free)
@@ -106,8 +107,21 @@ class Step:
         for (name, dim), extent in free.extents.items():
             symbol = next(iter(extent.free_symbols))
             factor = int(extent.coeff(symbol))
-            spec.setdefault(name, {})[dim] = dims[symbol] if factor == 1 else factor * dims[symbol]
+            more = int(extent - factor * symbol)
+            size = dims[symbol] if factor == 1 else factor * dims[symbol]
+            spec.setdefault(name, {})[dim] = size + more if more else size
         return trace(self.fn, self.call, examples, spec)
+
+    def with_longer(self, free: Free, probe: TensorGraph) -> Free:
+        """The free dims with those that hold one element more than there are rows, where the rows are not free without."""
+        found = rows.longer(rows.classes(probe), [k for k, e in free.extents.items() if e == free.rows])
+        if not found or free.rows is None:
+            return free
+        try:
+            self.program(_two_or_more(self.examples, free), free)
+            return free
+        except CaptureError:
+            return replace(free, extents={**free.extents, **dict.fromkeys(found, free.rows + 1)})
 
     def with_unread(self, free: Free, names: tuple[str, ...]) -> Free:
         """The free dims with those of arguments that nothing is read of: what the function does with their shapes decides."""

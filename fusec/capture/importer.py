@@ -89,9 +89,9 @@ class Importer:
             theirs, mine = size.node.expr, sympy.sympify(ours)
             symbol = next(iter(theirs.free_symbols))
             root = next(iter(mine.free_symbols))
-            factor, own = theirs.coeff(symbol), mine.coeff(root)
-            self.rename[symbol] = root * own / factor
-            if own == 1:
+            factor = theirs.coeff(symbol)
+            self.rename[symbol] = (mine - (theirs - factor * symbol)) / factor
+            if mine == root:
                 self.builder.sizes.setdefault(root, Size(name, dim))
 
     # ---- nodes

@@ -16,7 +16,7 @@ from ..ir.tensor import Expand
 from .builder import Builder, Extent, Value, broadcast, plain
 from .registry import Result, op
 
-ACCUMULATE = "read, add and write back (t[i] = t[i] + v) if the indices are distinct"
+ACCUMULATE = "read, add and write back (t[i] = t[i] + v) if the indices are distinct; else let each row read what it is the sum of"
 
 
 def merged(b: Builder, x: Value, indices: Sequence[Value | None]) -> tuple[Value, Sequence[int], int, Value]:

@@ -141,11 +141,6 @@ def _pow(x: Term, y: Term) -> Term:
     return f.select(f.eq(y, 0.0), 1.0, f.select(f.eq(x, 1.0), 1.0, f.select(f.lt(x, 0.0), signed, size)))
 
 
-@define_new("xor", "of bools")
-def _xor(a: Term, b: Term) -> Term:
-    return getattr(f, "or")(getattr(f, "and")(a, getattr(f, "not")(b)), getattr(f, "and")(getattr(f, "not")(a), b))
-
-
 @define_new("log10")
 def _log10(x: Term) -> Term:
     return f.log2(x) * 0.30102999566398120
@@ -404,7 +399,7 @@ def _logical(fn: str) -> Callable[..., Value]:
 
 registry.add("logical_and.default", _logical("and"), "m, m2", "x, i")
 registry.add("logical_or.default", _logical("or"), "m, m2")
-registry.add("logical_xor.default", _logical("xor"), "m, m2")
+registry.add("logical_xor.default", _logical("ne"), "m, m2")
 registry.add("logical_not.default", _logical("not"), "m", "i")
 
 
@@ -421,7 +416,7 @@ def bitwise(fn: str, boolean: str, *names: str) -> None:
 
 bitwise("bitand", "and", "bitwise_and", "__and__")
 bitwise("bitor", "or", "bitwise_or", "__or__")
-bitwise("bitxor", "xor", "bitwise_xor", "__xor__")
+bitwise("bitxor", "ne", "bitwise_xor", "__xor__")
 
 
 def _not(b: Builder, out: Result, x: Value) -> Value:

@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 import torch
 
-from ..ir.dtype import FLOATS
+from ..ir.dtype import FLOATS, INTS
 from ..ir.reference import SHORT_DTYPE, TORCH_DTYPE
 from ..ir.scalar import COMPOSITES, PRIMITIVES, Lit, Term, define
 from . import registry
@@ -70,9 +70,11 @@ def as_float(dtype: str) -> str:
 
 
 def unary(fn: str, target: str = "", *samples: str, default: str = "x") -> None:
-    """A row for a float function of one tensor."""
+    """A row for a float function of one tensor; of integers it gives integers where it rounds, which they are already."""
 
     def build(b: Builder, out: Result, x: Value) -> Value:
+        if out.dtype in INTS:
+            return b.map("max", x, Lit(0), dtype=out.dtype) if fn == "relu" else x
         return b.map(fn, promote(b, x, as_float(out.dtype)), dtype=out.dtype)
 
     registry.add(f"{target or fn}.default", build, *(samples or (default,)))

@@ -45,7 +45,9 @@ def _sum(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
 @op(prod="x", prod__dim_int=("x, 1", "x, -1, True"))
 def _prod(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
     dims, keep = (rest[0], rest[1]) if len(rest) == 3 else (None, False)
-    return b.reduce("prod", [x if x.dtype in FLOATS else b.cast(x, out.dtype)], dims_of(dims, x.rank), out.dtype, keep)
+    if out.dtype not in FLOATS:
+        raise b.unsupported("a product of integers", "multiply them one by one, or convert to float32 first")
+    return b.reduce("prod", [x], dims_of(dims, x.rank), out.dtype, keep)
 
 
 @op(mean="x", mean__dim=("x, [1]", "x, [-1], True", "h, [1], dtype=torch.float32", "x, None"))

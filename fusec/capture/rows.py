@@ -269,6 +269,8 @@ def choose(c: Classes, loc: Loc) -> int | None:
     if c.paged and not by_index:
         _refuse_single(c, loc)
     found = _outer(c, list(by_index)) or _shared_by_outputs(c, loc)
+    if not any(c.outermost(r) in found for r in _fresh(c) + [v for _, v in c.graph.mutations]):
+        _refuse_added(c)
     if len(found) > 1:
         shared = [r for r in found if all(r in c.all_of(o) for o in _fresh(c))]
         found = shared if len(shared) == 1 else found
@@ -309,6 +311,31 @@ def _refuse_single(c: Classes, loc: Loc) -> None:
                 node.loc or loc,
                 "a one-row example does not tell rows from constants: "
                 "capture with at least two rows, the kernel then takes any number",
+            )
+
+
+ADDING = ("aten.index_add", "aten.index_put", "aten.scatter_add", "aten._unsafe_index_put")
+
+
+def _refuse_added(c: Classes) -> None:
+    """CaptureError where values are added at indices that lead an argument: those are rows, and every element would need all of
+    them. Without this another dim would be taken for the rows, and their number would be a constant."""
+    table = c.graph.table
+    for node in c.graph.nodes:
+        if not isinstance(node.op, Reduce) or not node.source.startswith(ADDING):
+            continue
+        chosen = table[node.op.args[0]].op  # select(index == place, value, 0)
+        masks = [a for a in chosen.args if isinstance(a, str) and table[a].dtype == "bool"] if isinstance(chosen, Map) else []
+        root = c.outermost(node.op.args[0]) if 0 in node.op.dims else None
+        if root is None or not any(m in c.given for m in masks):
+            continue
+        leading = [a.name for a in c.graph.arguments if c.outermost(a.name) == root]
+        if leading:
+            raise CaptureError(
+                f"adds what the rows hold at indices that may repeat: dim 0 of {', '.join(leading)} is added up",
+                node.loc,
+                "let each row read what it is the sum of (x[index].sum(1)), or name other rows with dynamic_shapes; "
+                "dynamic_shapes={} fixes every size",
             )
 
 
@@ -373,6 +400,21 @@ def _refuse_unit(c: Classes, root: int, results: Sequence[str], loc: Loc) -> Non
             loc,
             "capture with at least two rows; if the first dim is not the rows, " + REMEDY,
         )
+
+
+def longer(c: Classes, free: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Dims of arguments with one element more than there are rows, of which a range as long as the rows is taken: offsets[1:]
+    beside x. free: dims of arguments that are the rows."""
+    roots = {leaf for name, dim in free for leaf in c.leaves(name, dim)}
+    places = [(a.name, d) for a in c.graph.arguments for d in range(len(a.shape)) if (a.name, d) not in free]
+    found: dict[tuple[str, int], None] = {}
+    for node in c.graph.nodes:
+        if not isinstance(node.op, Slice) or node.op.step != 1:
+            continue
+        own, whole = c.leaves(node.name, node.op.dim), c.leaves(node.op.arg, node.op.dim)
+        if len(own) == len(whole) == 1 and own[0] in roots and c.atoms.extents[whole[0]] == c.atoms.extents[own[0]] + 1:
+            found |= dict.fromkeys(p for p in places if c.leaves(*p) == whole)
+    return list(found)
 
 
 def indexed_only(c: Classes, rows: int | None) -> list[int]:

@@ -4,7 +4,9 @@ A running error analysis. Every float has, beside its value, an error: how far i
 uncertain operands is evaluated at the corners of what they may be, sums add their terms' errors, a maximum takes the largest.
 At a written rounding the fp32 tolerance is added to the operand's error, and what counts is how far the *rounded* value can get.
 Where no midpoint lies within reach that is 0, so an error is only granted where a flip can happen; where one does, it is an ulp,
-the most that the contract allows. A value in fp32 has the error of its own last bits (`unit`, of a sum that of its terms): next to
+the most that the contract allows. An integer that a float becomes has the error of that conversion: a code may be the next one
+where the number before it lies as near to it as fp32 can be off. What comparisons make of floats (positions of extremes, too) has
+none. A value in fp32 has the error of its own last bits (`unit`, of a sum that of its terms): next to
 the fp32 tolerance it is nothing, but where terms all but cancel it is most of what is left.
 """
 from __future__ import annotations
@@ -15,15 +17,18 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import Loc
 from ..ir.axis import Axis
-from ..ir.dtype import FLOATS, NARROW
+from ..ir.dtype import FLOATS, INTS, NARROW
 from ..ir.graph import Graph, Join, Map, Node, Op, Reduce, Ref, Store
 from ..ir.scalar import Lit
 from .probes import Probe, moves, probes
 from .surgery import extents, fresh, prune, store_all
 
 BOUND = "bound_"
-EXACT = frozenset({"identity", "select", "neg", "abs", "max", "min", "maxnum", "minnum", "floor", "ceil", "round", "trunc", "sign"})
+EXACT = frozenset({"identity", "select", "neg", "abs", "max", "min", "maxnum", "minnum", "floor", "ceil", "round", "trunc", "sign",
+                   "clamp", "relu"})
 """Functions whose fp32 result is no further off than their operands."""
+OF_INTEGERS = frozenset({"add", "sub", "mul"})
+"""Functions that are exact where all operands are integers, as fp32 holds them."""
 
 
 @dataclass(slots=True)
@@ -96,10 +101,21 @@ def _visit(build: _Build, node: Node) -> None:
         _store(build, node)
         return
     build.nodes.append(node)
-    if node.dtype in FLOATS or node.dtype == "bool":
+    if node.dtype in INTS and not _is_code(build, node):
+        return
+    if node.dtype in FLOATS or node.dtype in INTS or node.dtype == "bool":
         found = _error(build, node)
         if found is not None:
             build.error[node.name] = found.value
+
+
+def _is_code(build: _Build, node: Node) -> bool:
+    """Whether an integer is made of floats or of such integers, and not picked by a comparison."""
+    if not isinstance(node.op, Map):
+        return isinstance(node.op, (Join, Reduce))
+    sources = [build.graph.table[a.value] for a in node.op.args if isinstance(a, Ref)]
+    picked = node.op.fn == "identity" and any(isinstance(s.op, Reduce) for s in sources if s.dtype in FLOATS)
+    return not picked and not any(s.dtype == "bool" and s.name in build.error for s in sources)
 
 
 def _derived(build: _Build, probed: tuple[Probe, ...]) -> tuple[Graph, tuple[str, ...]]:
@@ -113,7 +129,7 @@ def _derived(build: _Build, probed: tuple[Probe, ...]) -> tuple[Graph, tuple[str
 def _store(build: _Build, node: Node) -> None:
     assert isinstance(node.op, Store)
     ref = node.op.arg
-    if ref.value not in build.error or build.graph.table[ref.value].dtype not in FLOATS:
+    if ref.value not in build.error or build.graph.table[ref.value].dtype == "bool":
         return
     build.stored[node.op.tensor] = None
     op = replace(node.op, tensor=BOUND + node.op.tensor, arg=replace(ref, value=build.error[ref.value]))
@@ -149,6 +165,8 @@ def _own(build: _Build, node: Node) -> Ref | None:
     if not build.unit or isinstance(op, Map) and op.fn in EXACT:
         return None
     size, unit = build.map("abs", axes, Ref(node.name)), build.unit
+    if isinstance(op, Map) and op.fn in OF_INTEGERS and _has_codes(build.graph):
+        size = _unless_integers(build, op, axes, size)
     if isinstance(op, Reduce):
         if op.monoid not in ("sum", "dot", "prod"):
             return None
@@ -157,6 +175,20 @@ def _own(build: _Build, node: Node) -> Ref | None:
             sizes = tuple(replace(a, value=build.map("abs", build.graph.table[a.value].axes, Ref(a.value)).value) for a in op.args)
             size = build.add(Reduce(op.monoid, sizes, op.axes), axes)
     return build.map("mul", axes, size, Lit(unit))
+
+
+def _has_codes(graph: Graph) -> bool:
+    return any(n.dtype in INTS and isinstance(n.op, Map) and n.op.fn == "identity" and isinstance(ref := n.op.args[0], Ref)
+               and graph.table[ref.value].dtype in FLOATS for n in graph.nodes)
+
+
+def _unless_integers(build: _Build, op: Map, axes: tuple[Axis, ...], size: Ref) -> Ref:
+    """The size of a result, 0 where all operands are integers."""
+    first, *others = (build.map("ne", axes, build.map("floor", axes, a), a, dtype="bool")  # type: ignore[arg-type]
+                      for a in op.args)
+    for other in others:
+        first = build.map("or", axes, first, other, dtype="bool")
+    return build.map("select", axes, first, size, Lit(0.0))
 
 
 def _joined(build: _Build, node: Node, op: Join) -> Ref | None:
@@ -213,6 +245,8 @@ def _shifted(build: _Build, arg: Ref, error: Ref, sign: str, axes: tuple[Axis, .
     if build.graph.table[arg.value].dtype == "bool":
         flipped = build.map("not", axes, arg, dtype="bool")
         return build.map("select", axes, error, flipped, arg, dtype="bool")
+    if build.graph.table[arg.value].dtype in INTS:
+        return build.map(sign, axes, arg, build.map("identity", axes, error, dtype="i64"), dtype="i64")
     return build.map(sign, axes, arg, error)
 
 
@@ -221,15 +255,17 @@ def _corners(build: _Build, node: Node, op: Map) -> Ref | None:
     unsure, axes = _unsure(build, op), node.axes
     if not unsure:
         return None
-    logical = node.dtype == "bool"
+    logical, whole = node.dtype == "bool", node.dtype in INTS
+    kind = "bool" if logical else "f32" if not whole else "i32" if op.fn.startswith("bitcast") else "i64"
     exact = Ref(node.name) if node.dtype not in NARROW else build.map(op.fn, axes, *op.args)  # type: ignore[arg-type]
     found: list[Ref] = []
     for signs in itertools.product(("add", "sub"), repeat=len(unsure)):
         args = list(op.args)
         for (i, error), sign in zip(unsure.items(), signs):
             args[i] = _shifted(build, op.args[i], error, sign, axes)  # type: ignore[arg-type]
-        corner = build.map(op.fn, axes, *args, dtype="bool" if logical else "f32")  # type: ignore[arg-type]
-        found.append(build.map("ne", axes, corner, exact, dtype="bool") if logical else build.far(corner, exact, axes))
+        corner = build.map(op.fn, axes, *args, dtype=kind)  # type: ignore[arg-type]
+        found.append(build.far(*(build.map("identity", axes, v) for v in (corner, exact)), axes) if whole else
+                     build.map("ne", axes, corner, exact, dtype="bool") if logical else build.far(corner, exact, axes))
     out = found[0]
     for other in found[1:]:
         out = build.map("or" if logical else "max", axes, out, other, dtype="bool" if logical else "f32")

@@ -64,6 +64,8 @@ def _resized(facts: Facts, name: str, t: Tensor, rows: int | None, slots: int | 
     dim = facts.row_dim(name)
     if dim is not None and rows is not None:
         shape[dim] = rows * facts.per_row(name)
+    if name in facts.offsets and rows is not None:
+        shape[facts.offsets[name]] = rows + 1
     if name in facts.pools and slots is not None and not isinstance(facts.argument(name).shape[facts.pools[name]], int):
         shape[facts.pools[name]] = slots
     return tuple(shape)
@@ -74,7 +76,8 @@ def with_rows(facts: Facts, example: Mapping[str, Any], rows: int, seed: int = 0
     generator, out = _generator(seed), dict(example)
     pool = slots or max([rows + SPARE, *(min(example[p].shape[d] for p, d in picked) for picked in facts.indices.values())])
     for name, t in example.items():
-        if not isinstance(t, Tensor) or (facts.row_dim(name) is None and name not in facts.pools):
+        fixed = facts.row_dim(name) is None and name not in facts.pools and name not in facts.offsets
+        if not isinstance(t, Tensor) or fixed:
             continue
         shape = _resized(facts, name, t, rows, max(pool, rows))
         out[name] = drawn(t, shape, generator)
@@ -214,12 +217,17 @@ def taken(t: Tensor, dim: int, rows: list[int]) -> Tensor:
 
 
 def rows_at(facts: Facts, inputs: Mapping[str, Any], rows: list[int]) -> Inputs:
-    """The batch that consists of these rows of a batch, in this order; pools stay the same (as copies)."""
+    """The batch that consists of these rows of a batch, in this order; pools stay the same (as copies).
+
+    Where an argument holds offsets, one more than there are rows, the rows are neighbours."""
     out: Inputs = {}
     for name, t in inputs.items():
         dim = facts.row_dim(name)
         if not isinstance(t, Tensor):
             out[name] = t
+        elif name in facts.offsets:
+            picked = taken(t, facts.offsets[name], list(range(rows[0], rows[-1] + 2)))
+            out[name] = put(dense_like(t, tuple(picked.shape)), picked)
         elif dim is None:
             out[name] = t.clone() if name in facts.mutated else t
         else:

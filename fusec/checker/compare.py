@@ -90,6 +90,19 @@ def exactly(subject: Subject, kernel: Tensor, model: Tensor, among: Tensor | Non
     return _verdict(subject, rule, kernel, model, excess)
 
 
+def codes(subject: Subject, kernel: Tensor, model: Tensor, reach: Callable[[], Tensor], known: Tensor | None = None) -> Compared:
+    """Integers: bit for bit, or as far as the floats that they are made of may be off; reach is computed only if some differ.
+
+    known: bool, elements that hold the same bits as those of a check build that was found right."""
+    found = exactly(subject, kernel, model, None if known is None else ~known)
+    if found.ok or kernel.shape != model.shape or kernel.dtype == torch.bool:
+        return found
+    gap = (_wide(kernel) - _wide(model)).abs()
+    gap = gap if known is None else gap.masked_fill(known, 0.0)
+    excess = torch.where(gap > reach(), float("inf"), 0.0)
+    return _verdict(subject, "bit for bit, or as fp32 rounds what was a float", kernel, model, excess)
+
+
 def within_one_ulp(subject: Subject, kernel: Tensor, model: Tensor, among: Tensor | None = None) -> Compared:
     """A value at a written rounding: at most one number of its type away. among: bool, which elements count."""
     rule = "within 1 ulp"

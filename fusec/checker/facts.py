@@ -25,6 +25,11 @@ def rows_in(extent: object, rows: str | None) -> int:
     return int(factor) if str(rest) == rows else 0
 
 
+def longer_than_rows(extent: object, rows: str | None) -> bool:
+    """Whether a dim holds offsets: one element more than there are rows."""
+    return rows is not None and str(extent) == f"{rows} + 1"
+
+
 def row_dim_of(shape: Shape, rows: str | None) -> int | None:
     """The first dim that is rows, or a multiple of them."""
     return next((d for d, e in enumerate(shape) if rows_in(e, rows)), None)
@@ -54,6 +59,11 @@ class Facts:
         """Elements along the dim that is rows that belong to one row: those of a row lie next to each other."""
         dim = self.row_dim(name)
         return 1 if dim is None else max(rows_in(self.argument(name).shape[dim], self.symbol), 1)
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Arguments with a dim of one element more than there are rows, and that dim."""
+        return {a.name: d for a in self.arguments for d, e in enumerate(a.shape) if longer_than_rows(e, self.symbol)}
 
     def count(self, inputs: Mapping[str, Tensor]) -> int:
         """The rows of a batch; 0 where the function has none."""

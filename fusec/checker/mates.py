@@ -26,6 +26,8 @@ def compare_mates(name: str, graph: Graph, run: Run, tensors: Mapping[str, Tenso
     batches = [[i] for i in sorted({0, rows // 2, rows - 1})] + [list(range(rows))[::-1]]
     if rows > 3:
         batches.append([rows - 1, 1, 2])
+    if known.offsets:
+        batches = [b for b in batches if b == list(range(b[0], b[-1] + 1))]
     compared: list[Compared] = []
     for batch in batches:
         part = rows_at(known, tensors, batch)

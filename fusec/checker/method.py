@@ -7,7 +7,8 @@
 3. *The production build*, without probes: elements whose bits are those of the check build are right as it is; of the others 99.9 %
    agree with the model and all are within what flips of the written roundings can make (bound.py).
 
-Moved values and integers are compared bit for bit, and so is every byte of the mutated arguments' storages that the call does not
+Moved values and integers are compared bit for bit (a code that a float becomes may be the next one where fp32 does not tell which
+it is), and so is every byte of the mutated arguments' storages that the call does not
 own.
 If the check build is wrong, a second one with a probe at every value names the first that is.
 """
@@ -27,7 +28,9 @@ from ..ir.reference import TORCH_DTYPE
 from .attribution import attribute
 from .bound import BOUND, noise, reach
 from .cases import rows_at
-from .compare import ATOL, RTOL, UNIT, Subject, as_production, exactly, rounded_within_one_ulp, within_one_ulp, within_tolerance
+from .compare import (
+    ATOL, RTOL, UNIT, Subject, as_production, codes, exactly, rounded_within_one_ulp, within_one_ulp, within_tolerance,
+)
 from .facts import facts, row_dim_of
 from .levels import Execute, device_of, interpreted, model, shape_of, sizes
 from .masks import COMPUTED, MOVED, Touched, touched
@@ -208,7 +211,9 @@ class Scene:
             subject, mask = self.subject(tensor, where), self.touched.masks[tensor]
             kernel, right = after[tensor], expected[tensor]
             if self.graph.tensors[tensor].dtype not in FLOATS:
-                findings.compared.append(exactly(subject, kernel, right))
+                same = None if checked is None else same_bits(kernel, checked[tensor])
+                findings.compared.append(codes(subject, kernel, right,
+                                               lambda t=tensor, k=kernel: self.reach(t) + self.noise(t, k), same))
                 continue
             if not self._moved(subject, kernel, right, mask, findings):
                 continue
@@ -246,7 +251,7 @@ class Scene:
         subject, kernel, right = self.subject(tensor, where), after[tensor], expected[tensor]
         dtype = self.graph.tensors[tensor].dtype
         if dtype not in FLOATS:
-            findings.compared.append(exactly(subject, kernel, right))
+            findings.compared.append(codes(subject, kernel, right, lambda: self.noise(tensor, kernel)))
             return
         mask = self.touched.masks[tensor]
         if not self._moved(subject, kernel, right, mask, findings):

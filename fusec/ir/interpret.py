@@ -48,7 +48,7 @@ def run_graph(graph: Graph, tensors: dict[str, Tensor], precision: str = "f32", 
 def symbol_sizes(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """The value of every symbol, from the shapes of the arguments; ArgumentError where they disagree."""
     sizes: dict[str, int] = {}
-    for argument in graph.arguments:
+    for argument in sorted(graph.arguments, key=lambda a: any(isinstance(e, sympy.Add) for e in a.shape)):
         if argument.name not in tensors:
             raise ArgumentError(f"argument {argument.name} is missing")
         given = tuple(tensors[argument.name].shape)

@@ -68,13 +68,13 @@ def evaluate(
 
 
 def _sizes(graph: TensorGraph, arguments: Mapping[str, Tensor]) -> dict[sympy.Symbol, int]:
-    """Each symbol at this call; a dim may be a multiple of one (3·rows)."""
+    """Each symbol at this call; a dim may be made of one (3·rows, rows + 1)."""
     found: dict[sympy.Symbol, int] = {}
     for a in graph.arguments:
         for extent, size in zip(a.shape, arguments[a.name].shape):
             if not isinstance(extent, int):
                 symbol = next(iter(extent.free_symbols))
-                found[symbol] = size // int(extent.coeff(symbol))
+                found[symbol] = (size - int(extent.subs(symbol, 0))) // int(extent.coeff(symbol))
     return found
 
 

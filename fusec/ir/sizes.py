@@ -1,8 +1,8 @@
-"""Sizes of a kernel's tensors that are known at the call only: a symbol by name, or a product such as `2*rows`."""
+"""Sizes of a kernel's tensors that are known at the call only: a symbol by name, a product such as `2*rows`, or `rows + 1`."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 def factors(size: int | str) -> tuple[int, tuple[str, ...]] | None:
@@ -13,6 +13,17 @@ def factors(size: int | str) -> tuple[int, tuple[str, ...]] | None:
     names = tuple(sorted(p for p in parts if p.isidentifier()))
     numbers = [int(p) for p in parts if p.isdigit()]
     return (math.prod(numbers), names) if len(names) + len(numbers) == len(parts) else None
+
+
+def evaluate(size: int | str, values: Mapping[str, int]) -> int | None:
+    """A sum of products of symbols; None where one of them has no value, and for any other expression."""
+    total = 0
+    for term in str(size).split(" + "):
+        split = factors(term)
+        if split is None or not set(split[1]) <= values.keys():
+            return None
+        total += split[0] * math.prod(values[name] for name in split[1])
+    return total
 
 
 def solve(found: Iterable[tuple[int | str, int]]) -> dict[str, int]:
@@ -36,4 +47,8 @@ def solve(found: Iterable[tuple[int | str, int]]) -> dict[str, int]:
             if value % known:
                 raise ValueError(f"{size} is {value}, not a multiple of {known}")
             values[unknown[0]] = value // known
+    for size, value in pairs:
+        right = evaluate(size, values)
+        if right is not None and right != value:
+            raise ValueError(f"{size} is {right} and {value}")
     return values

@@ -12,7 +12,7 @@ from .dtype import BYTES, INTS
 from .graph import Digit, Graph, Index, Iota, Join, Load, Map, Node, Reduce, Ref, Store, operands, refs
 from .monoid import MONOIDS
 from .print_graph import format_graph, format_node
-from .scalar import arity
+from .scalar import COMPOSITES, arity
 
 
 def verify(graph: Graph, after: str = "") -> Graph:
@@ -191,6 +191,13 @@ def check_operand_counts(graph: Graph, after: str = "") -> None:
                 raise _fail("a reduction folds an axis that no operand has", graph, node, after)
 
 
+def check_integers_by_primitives(graph: Graph, after: str = "") -> None:
+    """No composite gives an integer: their helpers in the emitted file are of fp32."""
+    for node in graph.nodes:
+        if isinstance(node.op, Map) and node.op.fn in COMPOSITES and node.dtype in INTS:
+            raise _fail("a composite function gives an integer", graph, node, after)
+
+
 def check_outputs_stored(graph: Graph, after: str = "") -> None:
     """Every fresh output is written by one Store, or by several that together have its size; arguments named as outputs exist."""
     for tensor in graph.fresh:
@@ -205,4 +212,4 @@ def check_outputs_stored(graph: Graph, after: str = "") -> None:
 
 CHECKS = (check_names_unique, check_definitions_before_use, check_axes_declared, check_no_axis_used_twice, check_every_ref_bound,
           check_extents_consistent, check_index_axes, check_index_in_tensor, check_joins_cover, check_operand_counts,
-          check_outputs_stored)
+          check_integers_by_primitives, check_outputs_stored)

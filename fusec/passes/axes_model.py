@@ -296,8 +296,8 @@ def split_equal_ranges(atoms: Atoms) -> None:
             for s, o, offset in link.subs:
                 if o is not None and atoms.extent(o) != atoms.extent(s):
                     length = atoms.extent(o)
-                    assert isinstance(length, int)
-                    ranges.setdefault(s, set()).add((length, offset))
+                    if isinstance(length, int):
+                        ranges.setdefault(s, set()).add((length, offset))
         todo = [(s, lengths) for s, lengths in sorted(ranges.items()) if s not in refused and _equal(atoms.extent(s), lengths)]
         if not todo:
             return

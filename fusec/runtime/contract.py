@@ -13,6 +13,7 @@ import torch
 from ..errors import ArgumentError
 from ..ir.kernel import Parameter
 from ..ir.reference import TORCH_DTYPE
+from ..ir.sizes import evaluate
 from ..ir.tensor import Argument
 from .overlap import View, meet, repeats
 
@@ -36,6 +37,8 @@ def check_shapes(arguments: Sequence[Argument], tensors: Mapping[str, torch.Tens
             raise ArgumentError(f"argument {a.name}: expected dtype {_dtype(TORCH_DTYPE[a.dtype])}, given {_dtype(t.dtype)}")
         _check_shape(a, t, sizes, origin)
     for a in arguments:
+        _check_made(a, tensors[a.name], sizes)
+    for a in arguments:
         _check_strides(a, tensors[a.name])
     empty = [a for a in arguments if any(t == 0 and d in a.indexed for d, t in enumerate(tensors[a.name].shape))]
     if empty and not any(0 in tensors[a.name].shape for a in arguments if a not in empty):
@@ -54,6 +57,15 @@ def _check_shape(a: Argument, t: torch.Tensor, sizes: dict[str, int], origin: di
         why = [f"{n} as in {origin[n]}" for n in dict.fromkeys(str(e) for e in a.shape) if n in known]
         raise ArgumentError(f"argument {a.name}: expected shape [{', '.join(expected)}]" + (f" ({', '.join(why)})" if why else "")
                             + f", given {_list(t.shape)}")
+
+
+def _check_made(a: Argument, t: torch.Tensor, sizes: Mapping[str, int]) -> None:
+    """Sizes that are made of others, 2*rows and rows + 1."""
+    for extent, given in zip(a.shape, t.shape):
+        right = given if isinstance(extent, int) else evaluate(str(extent), sizes)
+        if right is not None and right != given:
+            raise ArgumentError(f"argument {a.name}: expected shape [{', '.join(map(str, a.shape))}] with {extent} = {right}, "
+                                f"given {_list(t.shape)}")
 
 
 def _check_strides(a: Argument, t: torch.Tensor) -> None:

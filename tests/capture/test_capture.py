@@ -10,11 +10,12 @@ import torch
 
 import fusec
 from fusec.capture import bind, capture
-from fusec.errors import CaptureError
+from fusec.errors import CaptureError, UnsupportedOp
 from fusec.ir import structure
 from fusec.ir.interpret_tensor import run_tensor
 from fusec.ir.print_tensor import format_tensor
-from fusec.ir.tensor import Gather, Size, Update
+from fusec.ir.scalar import PRIMITIVES
+from fusec.ir.tensor import Gather, Map, Size, Update
 from fusec.runtime import launch
 
 from .steps import STEPS, Config, linear_attention, linear_attention_example, normal, unit
@@ -283,3 +284,15 @@ def test_a_container_that_cannot_be_made_again_is_refused():
     for step in (lambda x: {torch.float32: x + 1}, lambda x: {float("inf"): x + 1}, lambda x: Derived(x + 1)):
         with pytest.raises(CaptureError, match="cannot be made again"):
             capture(step, dict(x=normal(3, 4)))
+
+
+def test_functions_of_integers_are_taken_apart():
+    def whole(i, d):
+        quotient = torch.div(i, d, rounding_mode="trunc")
+        return i.clamp(-(2**30), 2**30), quotient, torch.addcmul(i, d, d), i.relu(), i.floor(), (i > d) ^ (d > 0)
+
+    graph = capture(whole, dict(i=torch.arange(6).view(3, 2), d=torch.ones(3, 2, dtype=torch.int64)))
+    functions = {n.op.fn for n in graph.nodes if isinstance(n.op, Map)}
+    assert functions <= set(PRIMITIVES) and {n.dtype for n in graph.nodes} <= {"i64", "bool"}
+    with pytest.raises(UnsupportedOp, match="a product of integers"):
+        capture(lambda i: i.prod(-1), dict(i=torch.arange(6).view(3, 2)))

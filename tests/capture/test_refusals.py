@@ -364,3 +364,16 @@ def test_pools_of_one_slot_or_none_are_free_as_well():
 def test_a_tensor_may_not_be_called_self() -> None:
     with pytest.raises(CaptureError, match="a tensor argument is called self"):
         capture(lambda self, x: self * x, {"self": torch.randn(3, 4), "x": torch.randn(3, 4)})
+
+
+def test_rows_that_are_added_up_are_not_mistaken_for_a_constant():
+    def combined(y, index, w):
+        out = torch.zeros_like(y)
+        out.index_add_(0, index, y * w)
+        return out
+
+    example = dict(y=normal(3, 8), index=torch.tensor([0, 2, 0]), w=normal(8))
+    with pytest.raises(CaptureError, match="adds what the rows hold at indices that may repeat: dim 0 of y, index") as error:
+        capture(combined, example)
+    assert error.value.loc.frames[-1].line and "dynamic_shapes={}" in error.value.hint
+    assert capture(combined, example, dynamic_shapes={}).arguments[0].shape == (3, 8)

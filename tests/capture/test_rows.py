@@ -59,3 +59,17 @@ def test_arguments_that_disagree_on_what_is_outermost_are_an_error_that_names_bo
 
 def test_an_outer_product_has_the_rows_that_lead_its_result():
     assert shapes(capture(lambda a, b: a[:, None] * b, dict(a=normal(3), b=normal(4)))) == {"a": ["rows"], "b": ["4"]}
+
+
+def lengths(x, offsets):
+    return x * (offsets[1:] - offsets[:-1])[:, None]
+
+
+def test_offsets_are_one_more_than_the_rows():
+    offsets = torch.arange(4)
+    assert shapes(capture(lengths, dict(x=normal(3, 6), offsets=offsets))) == {"x": ["rows", "6"], "offsets": ["rows + 1"]}
+    first = capture(lambda offsets, x: lengths(x, offsets.long()), dict(offsets=offsets.int(), x=normal(3, 6)))
+    assert shapes(first) == {"offsets": ["rows + 1"], "x": ["rows", "6"]}
+    assert shapes(capture(lambda x, w: x * w[:, 1:], dict(x=normal(3, 6), w=normal(3, 7))))["w"] == ["rows", "7"]
+    with pytest.raises(CaptureError, match="fixes the size"):
+        capture(lambda x, table: x * table[: x.shape[0]], dict(x=normal(3, 6), table=normal(9, 6)))

@@ -109,3 +109,27 @@ def test_batch_mates_of_arguments_that_repeat_themselves():
     for w in (torch.randn(1, 8).expand(5, 8), torch.randn(5, 1).expand(5, 8)):
         report = check_batch_mates(scaled, dict(x=torch.randn(5, 8), w=w), level="kernel")
         assert report.ok, str(report)
+
+
+def codes(x):
+    scale = x.float().abs().amax(-1, keepdim=True).clamp(min=1e-8) / 127.0
+    q = torch.round(x.float() / scale).clamp(-128, 127).to(torch.int8)
+    return q, (q[:, ::2].to(torch.int32) & 0xF) | (q[:, 1::2].to(torch.int32) << 4)
+
+
+def test_a_code_whose_number_lies_between_two_in_fp32_may_be_either():
+    from fusec.checker.method import Question, check
+    x = torch.linspace(-4, 4, 160).view(2, 80).to(torch.bfloat16)
+    x[:, :4] = torch.tensor([6.53125, 3.265625, -3.265625, 0.0])  # 63.5 in exact arithmetic, just below it in fp32.
+    assert int(codes(x)[0][0, 1]) == 63 and fusec.check(codes, dict(x=x), level="kernel").ok
+
+    graph = capture_graph(codes, dict(x=x)).need("graph")
+    run = dict(zip(graph.outputs, codes(x.float() + 0.003)))  # A tenth of a code.
+    compared, _, _ = check(Question("codes", graph, None, None, lambda t: run), dict(x=x))
+    wrong = [c for c in compared if not c.ok]
+    assert len(wrong) == 2 and all(2 < c.outside < 40 and "bit for bit" in c.rule for c in wrong)
+
+
+def test_without_rows_eager_mode_may_not_run():
+    report = fusec.check(lambda x: x.view(x.shape[0], 4, -1).sum(-1), dict(x=torch.empty(0, 8)), dict(x=torch.randn(3, 8)))
+    assert report.ok and "eager mode" in report.notes[0]

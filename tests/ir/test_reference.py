@@ -25,6 +25,12 @@ def nearest_f32(exact: Fraction) -> float:
     return min(around, key=lambda x: (abs(Fraction(x) - exact), bits(x) & 1))
 
 
+def test_bools_count_as_numbers() -> None:
+    a, b = torch.tensor([True, True, False]), torch.tensor([True, False, False])
+    assert apply("add", [a, b]).tolist() == [2, 1, 0] and apply("neg", [a]).tolist() == [-1, -1, 0]
+    assert apply("sub", [b, a.float()]).tolist() == [0.0, -1.0, 0.0] and apply("and", [a, b]).dtype == torch.bool
+
+
 def test_fma_rounds_once() -> None:
     torch.manual_seed(0)
     a, b = torch.randn(500), torch.randn(500)

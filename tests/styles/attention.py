@@ -116,6 +116,15 @@ def append_then_attend(q, kc, vc, i, k, v):
     return torch.einsum("rht,rthd->rhd", s.softmax(-1), vc[i])
 
 
+@step(lambda r: dict(indptr=torch.arange(0, 3 * r + 1, 3, dtype=torch.int32), indices=torch.randperm(3 * r).to(torch.int32),
+                     last=torch.randint(1, 5, (r,), dtype=torch.int32), k=normal(r, 2, 48, dtype=BF16),
+                     cache=normal(3 * r, 4, 2, 48, dtype=BF16)))
+def append_at_offsets(indptr, indices, last, k, cache):
+    page = indices[(indptr[1:] - 1).long()].long()
+    cache[page, (last - 1).long()] = k
+    return torch.diff(indptr) * 4 - 4 + last
+
+
 @step(lambda r: dict(q=normal(r, 4, 288, dtype=BF16), kv=normal(64, 8, 288, dtype=BF16),
                      table=torch.randperm(64)[: r * 2].view(r, 2), lens=torch.randint(1, 17, (r,))))
 def latent_pages(q, kv, table, lens):

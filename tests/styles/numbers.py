@@ -81,6 +81,15 @@ def numbers_put_by_masks(o, lse, live):
     return o * lse.exp()[..., None]
 
 
+@step(lambda n: dict(x=normal(n, 64)))
+def codes_by_comparisons(x):
+    size = x.abs()
+    code = (size > 0.25).int() + (size >= 0.75).int() + (size > 1.25).int() - (size > 3).int()
+    code = code | ((x < 0).int() << 3)
+    odd = (x > 1) ^ (size > 2)
+    return (code[:, ::2] | (code[:, 1::2] << 4)).to(torch.uint8), odd, (odd.float() + (x > 1).float()) / 3
+
+
 @step(lambda n: dict(x=normal(n, 4, 48), y=normal(n, 4, 48), lse=normal(n, 4), live=torch.arange(n) != 1))
 def what_masks_select(x, y, lse, live):
     x[live] = y[live] * 2 + 1
