@@ -10,6 +10,7 @@ from ..ir.axis import Axis
 from ..ir.dtype import BYTES
 from ..ir.graph import Load, Node, Store
 from ..ir.plan import REG, THREAD, VEC, Factor, Layout
+from .choose_grid import strides
 from .price import issue_share, node_cost
 from .problem import MAX_THREADS, VECTOR_BYTES, Problem
 from .regions import live_registers, with_grid
@@ -39,7 +40,7 @@ def _runs(problem: Problem, anchor: Node) -> tuple[str | None, frozenset[str]]:
     A window [channels, taps] of strides (taps, 1) that a thread holds all taps of.
     """
     run, inner = 1, set[str]()
-    for step, name in sorted(problem.strides(anchor)):
+    for step, name in sorted(strides(problem.graph, anchor)):
         if step != run or name not in problem.held:
             return (name, frozenset(inner)) if step == run and inner else (None, frozenset())
         inner.add(name)
@@ -63,7 +64,7 @@ def _run_widths(problem: Problem, anchor: Node, axis: Axis) -> tuple[int, ...]:
 
 def _contiguous(problem: Problem, anchor: Node, axes: list[Axis]) -> tuple[str | None, tuple[int, ...]]:
     """The axis along which the anchor's memory is contiguous, and the widths in elements that accesses of its domain may have."""
-    name = next((name for step, name in sorted(problem.strides(anchor)) if step == 1 and name not in problem.held), None)
+    name = next((name for step, name in sorted(strides(problem.graph, anchor)) if step == 1 and name not in problem.held), None)
     local = next((a for a in axes if a.name == name), None)
     if local is None:
         return None, (1,)
@@ -180,4 +181,4 @@ def _layout(
 def _innermost(problem: Problem) -> frozenset[str]:
     """Held axes along which some memory is contiguous."""
     accesses = [n for n in problem.graph.nodes if isinstance(n.op, (Load, Store))]
-    return frozenset(name for n in accesses for step, name in problem.strides(n) if step == 1) & problem.held
+    return frozenset(name for n in accesses for step, name in strides(problem.graph, n) if step == 1) & problem.held

@@ -164,12 +164,12 @@ def _complete(problem: Problem, anchor: Node, groups: tuple[Group, ...], layout:
         return None
     choice, _, read = search.best()
     slots, waits, _ = search.parts(choice)
-    flat, steps = {n: choice[i] for n, i in search.home.items()}, {s.name: s for s in search.steps}
+    flat = {n: choice[i] for n, i in search.home.items()}
     layouts = {n.name: search.layout(n.name, flat.get(n.name, 0)) for n in problem.graph.nodes}
     busy = [0.0] * (threads // 32)
     for i, group in enumerate(groups):
         if choice[i]:
-            spent = sum(search.node(steps[n], 1)[0] for n in group.nodes)
+            spent = sum(search.node(n, 1)[0] for n in group.nodes)
             whole = side_by_side(Layout(layouts[group.nodes[0]].axes, 0, layouts[group.nodes[0]].count), busy, spent)
             layouts.update({n: replace(layouts[n], first=whole.first, count=whole.count) for n in group.nodes})
     flat_need = _flat_registers(problem, layouts, threads)

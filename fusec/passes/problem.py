@@ -10,7 +10,7 @@ from ..ir.geometry import crosses_warps
 from ..ir.graph import Graph, Load, Node, Reduce, Store
 from ..ir.plan import Layout
 from ..target import Target
-from .choose_grid import Grid, strides
+from .choose_grid import Grid
 from .strands import strands
 from .walks import Walk
 
@@ -43,8 +43,7 @@ class Problem:
     """A graph, its grid, the axes that every thread holds whole, the hardware it is placed on, and the walk of a block, if any.
 
     orders: strands of bounded axes, where `ordered`. avoid: layouts of the anchor that turned out to need more registers than there
-    are. What stands behind it is looked up once: domains and strides of nodes, tensors updated in place, what nodes cost under a
-    layout and whether they cross warps, flat layouts of groups.
+    are.
     """
 
     graph: Graph
@@ -57,14 +56,9 @@ class Problem:
     ordered: bool = True
     avoid: tuple[Layout, ...] = ()
     domains: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
-    steps: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    mutated: frozenset[str] = frozenset()
-    priced: dict[tuple[str, Layout], tuple[float, bool]] = field(default_factory=dict)
-    flats: dict[tuple[tuple[str, ...], int], Layout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.table, self.domains, self.steps, self.mutated = self.graph.table, {}, {}, frozenset(self.graph.mutated)
-        self.priced, self.flats = {}, {}
+        self.table, self.domains = self.graph.table, {}
         self.orders = strands(self.graph) if self.ordered else {}
 
     @property
@@ -95,13 +89,7 @@ class Problem:
     def passes_once(self, node: Node) -> bool:
         """Whether an access is a large one of memory updated in place: read once and written once."""
         large = prod(a.size for a in self.domain(node)) >= LARGE_ACCESS
-        return isinstance(node.op, (Load, Store)) and node.op.tensor in self.mutated and large
-
-    def strides(self, node: Node) -> list[tuple[int, str]]:
-        """choose_grid.strides of a Load or Store, looked up once."""
-        if node.name not in self.steps:
-            self.steps[node.name] = strides(self.graph, node)
-        return self.steps[node.name]
+        return isinstance(node.op, (Load, Store)) and node.op.tensor in self.graph.mutated and large
 
     def vector_bytes(self, node: Node) -> int:
         """Bytes of the widest access that a Load or Store should be made of.

@@ -6,12 +6,12 @@ Whether a group is flat is decided by local search over the cost of the whole bl
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..ir.axis import Axis
 from ..ir.geometry import WARP_SIZE, elements
 from ..ir.graph import Load, Node, Reduce, Ref, Store, operands, refs
 from ..ir.plan import GRID, REG, SERIAL, THREAD, VEC, Factor, Layout
+from .choose_grid import strides
 from .hold_narrow import HELD
 from .price import FEW, HOLD, LEVEL, edge_cost, free_edge, issue_share, node_cost, read_registers
 from .problem import Problem
@@ -115,7 +115,7 @@ def flat_layout(problem: Problem, group: Group, threads: int) -> Layout:
 def _pairs(problem: Problem, nodes: list[Node], axes: list[Axis], fixed: set[str]) -> str | None:
     """The axis of which a thread takes two neighbours: every access that has it is contiguous along it, and a warp is full all the
     same."""
-    accesses = [{name: step for step, name in problem.strides(n)} for n in nodes if isinstance(n.op, (Load, Store))]
+    accesses = [{name: step for step, name in strides(problem.graph, n)} for n in nodes if isinstance(n.op, (Load, Store))]
     for axis in axes:
         steps = {a[axis.name] for a in accesses if axis.name in a}
         if steps == {1} and axis.name not in fixed and axis.size % (2 * WARP_SIZE) == 0:
@@ -158,7 +158,7 @@ def _memory_order(problem: Problem, nodes: list[Node], axes: list[Axis]) -> list
     order: list[str] = []
     for node in nodes:
         if isinstance(node.op, (Load, Store)):
-            order += [name for _, name in sorted(problem.strides(node)) if name not in order]
+            order += [name for _, name in sorted(strides(problem.graph, node)) if name not in order]
     rank = {name: i for i, name in enumerate(order)}
     return sorted(reversed(axes), key=lambda a: rank.get(a.name, len(rank)))
 
@@ -175,25 +175,6 @@ def side_by_side(flat: Layout, busy: list[float], spent: float) -> Layout:
 # ---- the choice ------------------------------------------------------------------------------------------------------------------
 
 
-ALONE = -1
-"""The group of what is in none: the last of a list of choices."""
-Need = tuple[int, Ref, int, int, list[Any]]
-"""An operand: its number, itself, the place of what it reads and the group of that, and its edge by 2 * (the reader is flat) +
-(what it reads is), None where it was not asked for."""
-
-
-@dataclass(slots=True)
-class _Step:
-    """A node as the search sees it, in the graph's order. resident: a store that is in no group."""
-
-    name: str
-    home: int
-    needs: list[Need]
-    within: bool
-    resident: bool
-    costs: list[tuple[float, bool] | None] = field(default_factory=lambda: [None, None])
-
-
 @dataclass(slots=True)
 class Search:
     """Which groups are flat, for one layout of the anchor. options: per node, its projected and its flat layout (None: none)."""
@@ -203,50 +184,39 @@ class Search:
     groups: tuple[Group, ...]
     options: dict[str, tuple[Layout | None, Layout | None]]
     home: dict[str, int]
-    steps: list[_Step] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        walk, place = self.problem.walk, {n.name: i for i, n in enumerate(self.problem.graph.nodes)}
-        for node in self.problem.graph.nodes:
-            needs = [(number, ref, place[ref.value], self.home.get(ref.value, ALONE), [None] * 4)
-                     for number, ref in enumerate(refs(node.op))]
-            home = self.home.get(node.name, ALONE)
-            within = walk is not None and walk.within(node.name) and bool(needs)
-            self.steps.append(_Step(node.name, home, needs, within, isinstance(node.op, Store) and home == ALONE))
+    edges: dict[tuple[str, int, int, int], tuple[bool, float, int]] = field(default_factory=dict)
+    nodes: dict[tuple[str, int], tuple[float, bool]] = field(default_factory=dict)
+    needs: dict[str, tuple[Ref, ...]] = field(default_factory=dict)
 
     def layout(self, name: str, flat: int) -> Layout:
         found = self.options[name][flat]
         assert found is not None
         return found
 
-    def node(self, step: _Step, flat: int) -> tuple[float, bool]:
+    def node(self, name: str, flat: int) -> tuple[float, bool]:
         """(cost, whether it is a reduction across warps) of a node."""
-        found = step.costs[flat]
-        if found is None:
-            layout = self.layout(step.name, flat)
-            key = (step.name, layout)
-            if key not in self.problem.priced:
-                node = self.problem.table[step.name]
-                self.problem.priced[key] = node_cost(self.problem, node, layout), self.problem.crosses(node, layout)
-            spent, crossing = self.problem.priced[key]
+        key = (name, flat)
+        if key not in self.nodes:
+            node, layout = self.problem.table[name], self.layout(name, flat)
+            crossing = self.problem.crosses(node, layout)
             share = max(-(-(layout.count or self.threads) // 32) * 32 / self.threads, FEW)
-            found = step.costs[flat] = (spent * share * self.problem.turns(step.name), crossing)
-        return found
+            self.nodes[key] = (node_cost(self.problem, node, layout) * share * self.problem.turns(name), crossing)
+        return self.nodes[key]
 
-    def edge(self, step: _Step, need: Need, flat: int, other: int) -> tuple[bool, float, int]:
+    def edge(self, name: str, number: int, ref: Ref, flat: int, other: int) -> tuple[bool, float, int]:
         """(free, cost, registers of what is read back) of an operand."""
-        _, ref, position, home, found = need
-        producer, theirs_at = self.problem.table[ref.value], self.steps[position]
-        mine = self.layout(step.name, flat)
-        theirs = self.layout(ref.value, other).project(tuple(a.name for a in producer.axes))
-        apart = other and flat and step.home != home
-        free = not apart and (self.node(theirs_at, other)[1] or free_edge(self.problem, step.name, ref, theirs, mine))
-        share = -(-(mine.count or self.threads) // 32) * 32 / self.threads
-        share *= self.problem.turns(step.name)
-        spent = 0.0 if free else edge_cost(self.problem, ref, theirs, mine) * share
-        made = (bool(free), spent, 0 if free or mine.count else read_registers(self.problem, ref, mine))
-        found[2 * flat + other] = made
-        return made
+        key = (name, number, flat, other)
+        if key not in self.edges:
+            producer = self.problem.table[ref.value]
+            mine = self.layout(name, flat)
+            theirs = self.layout(ref.value, other).project(tuple(a.name for a in producer.axes))
+            apart = other and flat and self.home.get(name) != self.home.get(ref.value)
+            free = not apart and (self.node(ref.value, other)[1] or free_edge(self.problem, name, ref, theirs, mine))
+            share = -(-(mine.count or self.threads) // 32) * 32 / self.threads
+            share *= self.problem.turns(name)
+            spent = 0.0 if free else edge_cost(self.problem, ref, theirs, mine) * share
+            self.edges[key] = (free, spent, 0 if free or mine.count else read_registers(self.problem, ref, mine))
+        return self.edges[key]
 
     def price(self, choice: list[int]) -> tuple[float, int]:
         """(cycles, registers of values read back) of the block under a choice for every group."""
@@ -257,32 +227,30 @@ class Search:
         """(issue slots of a thread, cycles of the levels, registers of values read back) of the block under a choice for every
         group."""
         total, held, top, hold = 0.0, 0, 0, 0
-        ready, walked = [0] * len(self.steps), [0] * len(self.steps)
-        choice = [*choice, 0]  # Whatever is in no group is not flat.
-        seen = set[int]()
-        for place, step in enumerate(self.steps):
-            flat = choice[step.home]
-            cost, crossing = step.costs[flat] or self.node(step, flat)
-            total, level, within = total + cost, 0, step.within
-            for need in step.needs:
-                _, _, position, home, found = need
-                other = choice[home]
-                free, spent, registers = found[2 * flat + other] or self.edge(step, need, flat, other)
-                away = ready[position] if free else ready[position] + 1
-                level = away if away > level else level
-                if within:
-                    walked[place] = max(walked[place], walked[position] + (0 if free else 1))
-                if not free and 2 * position + flat not in seen:
-                    seen.add(2 * position + flat)
-                    total, held = total + spent, held + registers
-            ready[place] = level + 1 if crossing else level
-            if within and crossing:
-                walked[place] += 1
-            top = ready[place] if ready[place] > top else top
-            if step.resident:
-                hold = max(hold, level)
         walk = self.problem.walk
-        top += max(walked, default=0) * (walk.turns - 1) if walk is not None else 0
+        ready: dict[str, int] = {}
+        walked: dict[str, int] = {}
+        seen: set[tuple[str, int]] = set()
+        for node in self.problem.graph.nodes:
+            flat = choice[self.home[node.name]] if node.name in self.home else 0
+            cost, crossing = self.node(node.name, flat)
+            total, level = total + cost, 0
+            for number, ref in enumerate(self.needs[node.name]):
+                other = choice[self.home[ref.value]] if ref.value in self.home else 0
+                free, spent, registers = self.edge(node.name, number, ref, flat, other)
+                level = max(level, ready[ref.value] + (0 if free else 1))
+                if walk is not None and walk.within(node.name):
+                    walked[node.name] = max(walked.get(node.name, 0), walked.get(ref.value, 0) + (0 if free else 1))
+                if not free and (ref.value, flat) not in seen:
+                    seen.add((ref.value, flat))
+                    total, held = total + spent, held + registers
+            ready[node.name] = level + (1 if crossing else 0)
+            if node.name in walked:
+                walked[node.name] += 1 if crossing else 0
+            top = max(top, ready[node.name])
+            if isinstance(node.op, Store) and node.name not in self.home:
+                hold = max(hold, level)
+        top += max(walked.values(), default=0) * (walk.turns - 1) if walk is not None else 0
         return total, LEVEL * top + HOLD * hold, held
 
     def best(self) -> tuple[list[int], float, int]:
@@ -309,10 +277,7 @@ def make_search(problem: Problem, anchor: Layout, groups: tuple[Group, ...], thr
     """The search for one layout of the anchor; None where an index value has an axis that the anchor lacks."""
     names, walk = {a for a, _ in anchor.axes}, problem.walk
     home = {n: i for i, g in enumerate(groups) for n in g.nodes}
-    for g in groups:
-        if (g.nodes, threads) not in problem.flats:
-            problem.flats[g.nodes, threads] = flat_layout(problem, g, threads)
-    flats = [problem.flats[g.nodes, threads] for g in groups]
+    flats = [flat_layout(problem, g, threads) for g in groups]
     options: dict[str, tuple[Layout | None, Layout | None]] = {}
     for node in problem.graph.nodes:
         mine = tuple(a.name for a in problem.domain(node))
@@ -326,7 +291,8 @@ def make_search(problem: Problem, anchor: Layout, groups: tuple[Group, ...], thr
         options[node.name] = (projected, flat)
     whole = [all(options[n][0] is not None for n in g.nodes) for g in groups]
     options = {n: (o[0] if n not in home or whole[home[n]] else None, o[1]) for n, o in options.items()}
-    return Search(problem, threads, groups, options, home)
+    needs = {n.name: tuple(refs(n.op)) for n in problem.graph.nodes}
+    return Search(problem, threads, groups, options, home, needs=needs)
 
 
 def live_registers(problem: Problem, layouts: dict[str, Layout], packed: bool = False) -> int:
@@ -340,6 +306,6 @@ def live_registers(problem: Problem, layouts: dict[str, Layout], packed: bool = 
             phase = problem.walk.phases[node.name] if problem.walk is not None else 0
             phase *= phase % 2
             count = elements(layouts[node.name], tuple(a.name for a in problem.domain(node)))
-            pairs = packed and node.dtype in HELD and node.op.tensor not in problem.mutated
+            pairs = packed and node.dtype in HELD and node.op.tensor not in problem.graph.mutated
             held[phase] = held.get(phase, 0) + (-(-count // 2) if pairs else count)
     return held.pop(0, 0) + max(held.values(), default=0)
