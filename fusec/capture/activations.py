@@ -9,7 +9,7 @@ from typing import Any
 
 from ..ir.scalar import Lit, Term, f
 from . import registry
-from .builder import Builder, Value
+from .builder import Builder, Value, lit
 from .promote import arithmetic, define_new, unary
 from .registry import Result
 
@@ -64,7 +64,13 @@ for _fn in ("sigmoid", "tanh", "silu", "relu", "log_sigmoid", "mish", "hardswish
 arithmetic("leaky_relu", ("leaky_relu.default", "x, 0.1"))
 arithmetic("elu", ("elu.default", "x, 1.5, 1.0, 0.7"))
 arithmetic("clamp", ("hardtanh.default", "x, -0.5, 0.5"))
-registry.add("relu6.default", lambda b, out, x: b.map("clamp", x, Lit(0.0), Lit(6.0), dtype=out.dtype), "x * 9")
+
+
+def _relu6(b: Builder, out: Result, x: Value) -> Value:
+    return b.map("clamp", x, lit(0, out.dtype), lit(6, out.dtype), dtype=out.dtype)
+
+
+registry.add("relu6.default", _relu6, "x * 9", "i * 4")
 
 
 def _gelu_op(b: Builder, out: Result, x: Value, approximate: str = "none") -> Value:
@@ -102,8 +108,8 @@ def _selu(b: Builder, out: Result, x: Value) -> Value:
 
 
 def _threshold(b: Builder, out: Result, x: Value, limit: Any, value: Any) -> Value:
-    above = b.map("gt", x, Lit(float(limit)), dtype="bool")
-    return b.map("select", above, x, Lit(float(value)), dtype=out.dtype)
+    above = b.map("gt", x, lit(limit, out.dtype), dtype="bool")
+    return b.map("select", above, x, lit(value, out.dtype), dtype=out.dtype)
 
 
 registry.add("celu.default", _celu, "x", "x, 0.7")

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, Union
 
 import sympy
+import torch
 
 from ..errors import InternalError, Loc, UnsupportedOp
-from ..ir.dtype import FLOATS, INTS
+from ..ir.dtype import FLOATS, INTS, NARROW, wrapped
+from ..ir.reference import TORCH_DTYPE
 from ..ir.scalar import COMPOSITES, Call, Lit, Param, Scalar as Expression
 from ..ir.tensor import (
     Contract,
@@ -135,6 +137,9 @@ class Builder:
         return self._add(Input(name), shape, dtype, name)
 
     def fill(self, value: float | int | bool, shape: Shape, dtype: str) -> Value:
+        """A constant everywhere, rounded to dtype."""
+        if dtype in NARROW:
+            value = torch.tensor(value, dtype=torch.float64).to(TORCH_DTYPE[dtype]).item()
         return self._add(Fill(lit(value, dtype)), shape, dtype)
 
     def iota(self, extent: Extent, dtype: str = "i64") -> Value:
@@ -370,11 +375,11 @@ class Builder:
 
 
 def lit(number: object, dtype: str) -> Lit:
-    """A Python number as a constant of the kind of dtype; float bits are kept."""
+    """A Python number as a constant of the kind of dtype; float bits are kept, an integer wraps around as eager has it."""
     if dtype in FLOATS:
         return Lit(float(number))
     if dtype in INTS:
-        return Lit(int(number))
+        return Lit(wrapped(int(number), dtype))
     return Lit(bool(number))
 
 

@@ -178,7 +178,7 @@ def _sort(b: Builder, out: Result, x: Value, *rest: Any) -> Any:
 def _any(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
     dims, keep = rest if rest else (None, False)
     monoid = "any" if b.source.startswith("aten.any") else "all"
-    return b.reduce(monoid, [b.cast(x, "bool")], dims_of(dims, x.rank), "bool", keep)
+    return b.cast(b.reduce(monoid, [b.cast(x, "bool")], dims_of(dims, x.rank), "bool", keep), out.dtype)
 
 
 # ---- moments ------------------------------------------------------------------------------------------------------------------

@@ -25,3 +25,9 @@ def ends(dtype: str) -> tuple[float | int | bool, float | int | bool]:
         return False, True
     bits = 8 * BYTES[dtype]
     return (0, (1 << bits) - 1) if dtype == "u8" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+
+
+def wrapped(number: int, dtype: str) -> int:
+    """An integer as an integer type holds it: modulo the number of its values."""
+    low, high = (int(end) for end in ends(dtype))
+    return (number - low) % (high - low + 1) + low

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ..errors import FusionError
-from ..ir.dtype import BYTES, FLOATS, INTS, NARROW, register
+from ..ir.dtype import BYTES, FLOATS, INTS, NARROW, register, wrapped
 from ..ir.geometry import registers
 from ..ir.graph import Iota, Join, Map, Node, Reduce, Ref
 from ..ir.kernel import (
@@ -21,7 +22,7 @@ from ..ir.kernel import (
     Value,
 )
 from ..ir.plan import Layout
-from ..ir.scalar import COMPOSITES, PRIMITIVES
+from ..ir.scalar import COMPOSITES, PRIMITIVES, Lit
 from .emit_context import Piece
 from .emit_exchange import Exchanges
 from .emit_memory import Memory
@@ -47,7 +48,7 @@ class Emitter(Memory, Exchanges, Reductions):
         else:
             assert isinstance(node.op, Map)
             args = tuple(self.operand(node, a, point) for a in node.op.args)
-            value = args[0] if node.op.fn == "identity" else Apply(self._spelled(node), args)
+            value = _held(args[0], node.dtype) if node.op.fn == "identity" else Apply(self._spelled(node), args)
         if node.dtype in NARROW or self._converts(node):
             value = Round(value, node.dtype)
         return Piece(self.region(layout), (self.declare(node), Compute(loops, (Assign(self.own(node), value, self.origin(node)),))))
@@ -128,3 +129,10 @@ class Emitter(Memory, Exchanges, Reductions):
             shorter = tuple(For(f.var, length) if f.var == name else f for f in loops if f.var != name or length > 1)
             body.append(Compute(shorter, (Assign(elem, value, self.origin(node)),)))
         return Piece(self.region(layout), tuple(body))
+
+
+def _held(value: Value, dtype: str) -> Value:
+    """A value as it is converted to dtype, where it is a constant that becomes an integer."""
+    if not isinstance(value, Lit) or isinstance(value.value, bool) or dtype not in INTS or not math.isfinite(value.value):
+        return value
+    return Lit(wrapped(int(value.value), dtype))

@@ -9,6 +9,7 @@ import struct
 from dataclasses import replace
 from typing import Union
 
+from ..ir.dtype import wrapped
 from ..ir.graph import Digit, Graph, Load, Map, Node, Reduce, Ref, Store, refs
 from ..ir.rewrite import compose, drop_dead, map_refs
 from ..ir.scalar import Lit
@@ -163,7 +164,7 @@ def _evaluate(node: Node) -> Lit | None:
     values = [a.value for a in node.op.args if isinstance(a, Lit)]
     fn, x = node.op.fn, values[0]
     if fn == "identity" and type(x) is {"f32": float, "i64": int, "i32": int, "bool": bool}.get(node.dtype):
-        return Lit(_f32(x)) if isinstance(x, float) else Lit(x)
+        return Lit(_f32(x)) if isinstance(x, float) else Lit(x if isinstance(x, bool) else wrapped(x, node.dtype))
     if node.dtype != "f32" or not all(type(v) is float for v in values):
         return None
     y = values[1] if len(values) == 2 else 0.0

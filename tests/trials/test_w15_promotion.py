@@ -53,6 +53,19 @@ CASES = [
     of(lambda x: x.to(torch.float8_e4m3fn).float() * 0.1, torch.float32, name="through fp8"),
     of(lambda x, y: torch.add(x, y, alpha=0.3), BF16, BF16, name="add with alpha"),
     of(lambda x, y: torch.lerp(x, y, 0.3), torch.float32, torch.float32, name="lerp"),
+    of(lambda x: (x.clamp(-5, 5), x.clamp(max=-1), x // -7, x % 300, torch.div(x, -3, rounding_mode="trunc")), torch.uint8,
+       name="numbers that uint8 wraps"),
+    of(lambda x: (x < 300, x >= -1, x == 255, x < 2 ** 40), torch.uint8, name="uint8 beside numbers that it wraps"),
+    of(lambda x: (x // 300, x % 300, x < 300), torch.int8, name="int8 beside a number that it wraps"),
+    of(lambda x, y: torch.maximum(x, y), torch.uint8, extra=(torch.tensor(-1),), name="uint8 beside a 0-dim int64"),
+    of(lambda x: torch.maximum(x, torch.tensor(-1)), torch.uint8, name="uint8 beside a constant int64"),
+    of(lambda x: (torch.nn.functional.relu6(x * 2 ** 24), torch.nn.functional.threshold(x + 2 ** 24, 2 ** 24, 2 ** 24 + 1)),
+       torch.int32, name="activations of large integers"),
+    of(lambda x: x + torch.tensor(300).to(torch.int8) * 1000 + torch.full((D,), 1000).to(torch.uint8).int(), torch.int32,
+       name="constants that become narrow integers"),
+    of(lambda x: x + torch.tensor(2 ** 40 + 5).to(torch.int32), torch.int64, name="a constant that becomes int32"),
+    of(lambda x: x + torch.full((D,), 0.1, dtype=torch.bfloat16).float(), torch.float32, name="a constant of bf16"),
+    of(lambda x: (x.any(-1), x.clamp(max=1).all(-1)), torch.uint8, name="any and all of uint8"),
 ]
 
 
@@ -70,6 +83,7 @@ def test_dtype_and_values_are_those_of_eager(fn, dtypes, extra, level, device):
     step = with_names(fn, len(tensors))
     right(step, given, level)
     (eager, _), (mine, _) = both(step, given, level, device)
-    assert mine[0].dtype == eager[0].dtype and mine[0].shape == eager[0].shape
-    if not eager[0].dtype.is_floating_point:
-        assert torch.equal(mine[0], eager[0])
+    for found, wanted in zip(mine, eager, strict=True):
+        assert found.dtype == wanted.dtype and found.shape == wanted.shape
+        if not wanted.dtype.is_floating_point:
+            assert torch.equal(found, wanted)
