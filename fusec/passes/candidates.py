@@ -10,7 +10,6 @@ from ..ir.axis import Axis
 from ..ir.dtype import BYTES
 from ..ir.graph import Load, Node, Store
 from ..ir.plan import REG, THREAD, VEC, Factor, Layout
-from .choose_grid import strides
 from .price import issue_share, node_cost
 from .problem import MAX_THREADS, VECTOR_BYTES, Problem
 from .regions import live_registers, with_grid
@@ -24,10 +23,10 @@ def ranked(problem: Problem, anchor: Node) -> list[tuple[Layout, int]]:
     domain = problem.spread(problem.domain(anchor))
     mine = [n for n in problem.graph.nodes if problem.spread(problem.domain(n)) == domain]
     orders = {a: k for n in mine for a, k in problem.orders.get(n.name, {}).items()}
-    held, none = {n.name for n in mine if isinstance(n.op, Load)}, Layout((), 0, 1)
+    held = [n.name for n in mine if isinstance(n.op, Load)]
     found: list[tuple[float, int, Layout, int]] = []
     for number, (layout, threads) in enumerate(itertools.islice(_candidates(problem, anchor, orders), MOST_CANDIDATES)):
-        need = live_registers(problem, {n.name: layout if n.name in held else none for n in problem.graph.nodes})
+        need = live_registers(problem, dict.fromkeys(held, layout))
         if need + problem.reserve <= problem.target.registers(threads) and layout not in problem.avoid:
             spent = sum(node_cost(problem, n, layout) for n in mine) * issue_share(threads)
             found.append((spent, number, layout, threads))
@@ -40,7 +39,7 @@ def _runs(problem: Problem, anchor: Node) -> tuple[str | None, frozenset[str]]:
     A window [channels, taps] of strides (taps, 1) that a thread holds all taps of.
     """
     run, inner = 1, set[str]()
-    for step, name in sorted(strides(problem.graph, anchor)):
+    for step, name in sorted(problem.strides(anchor)):
         if step != run or name not in problem.held:
             return (name, frozenset(inner)) if step == run and inner else (None, frozenset())
         inner.add(name)
@@ -64,7 +63,7 @@ def _run_widths(problem: Problem, anchor: Node, axis: Axis) -> tuple[int, ...]:
 
 def _contiguous(problem: Problem, anchor: Node, axes: list[Axis]) -> tuple[str | None, tuple[int, ...]]:
     """The axis along which the anchor's memory is contiguous, and the widths in elements that accesses of its domain may have."""
-    name = next((name for step, name in sorted(strides(problem.graph, anchor)) if step == 1 and name not in problem.held), None)
+    name = next((name for step, name in sorted(problem.strides(anchor)) if step == 1 and name not in problem.held), None)
     local = next((a for a in axes if a.name == name), None)
     if local is None:
         return None, (1,)
@@ -181,4 +180,4 @@ def _layout(
 def _innermost(problem: Problem) -> frozenset[str]:
     """Held axes along which some memory is contiguous."""
     accesses = [n for n in problem.graph.nodes if isinstance(n.op, (Load, Store))]
-    return frozenset(name for n in accesses for step, name in strides(problem.graph, n) if step == 1) & problem.held
+    return frozenset(name for n in accesses for step, name in problem.strides(n) if step == 1) & problem.held

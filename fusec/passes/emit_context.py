@@ -24,7 +24,7 @@ from ..ir.kernel import (
 from ..ir.plan import REG, SERIAL, VEC, Exchange, Layout
 from ..ir.scalar import Lit
 from ..ir.tensor import Size
-from .choose_grid import FREE, strides
+from .choose_grid import FREE
 from .coordinates import Coordinates, var
 from .localize import condition_variables
 from .price import free_edge
@@ -263,7 +263,7 @@ def _memory_rank(problem: Problem, placed: Placement) -> dict[str, int]:
     steps: dict[str, int] = {}
     if problem.held & {a.name for a in problem.domain(anchor)}:
         for node in (anchor, *(n for n in problem.graph.nodes if isinstance(n.op, Store))):
-            for step, name in strides(problem.graph, node):
+            for step, name in problem.strides(node):
                 if step < FREE:
                     steps.setdefault(name, step)
     ordered = iter(sorted((n for n in names if n in steps), key=lambda n: -steps[n]))

@@ -18,7 +18,8 @@ from .candidates import ranked
 from .clusters import clusters
 from .price import issue_share, memory_cycles
 from .problem import MAX_THREADS, Placement, Problem
-from .regions import Group, find_groups, live_registers, make_search, side_by_side
+from .regions import find_groups, live_registers, side_by_side
+from .search import Outline, Search, make_search
 from .walks import like, walks
 
 SINGLE_BLOCK = 1.2  # Times the cost: two blocks of 512 threads on a multiprocessor beat one by a fifth (docs/falsification.md).
@@ -30,6 +31,7 @@ CLUSTER_WORTH = 1.12  # Times the work of one block that all blocks of a cluster
 SPILL_WORTH = 1.5  # and where it spills with two blocks on a multiprocessor.
 CLUSTER_CLOSE = 0.97  # Of a block's cost: what a cluster along an axis further in must save; its pieces of memory are smaller.
 DEAR = 1.2  # Times that: beyond, larger clusters along the axis are not looked at.
+ROUNDED = 1 - 1e-9  # A lower bound, less what rounding may have added to it.
 HIDDEN = 0.75  # Of the lesser of computing and moving memory: the share that takes no time where blocks overlap.
 
 
@@ -92,19 +94,27 @@ def _placed(problem: Problem) -> tuple[Problem, Placement] | None:
     if whole is not None and whole.min_blocks > 1:
         return best
     for walked in walks(problem, anchor, held, min(most, held // 2)):
-        found = _cheapest(walked, anchor)
+        found = _cheapest(walked, anchor, best[1].cost if best is not None else inf)
         if found is not None and (best is None or found.cost < best[1].cost):
             best = walked, found
     return best
 
 
-def _cheapest(problem: Problem, anchor: Node) -> Placement | None:
-    groups = find_groups(problem, problem.spread(problem.domain(anchor)))
-    best: Placement | None = None
-    for layout, threads in ranked(problem, anchor):
-        found = _complete(problem, anchor, groups, layout, threads)
-        if found is not None and (best is None or found.cost < best.cost):
-            best = found
+def _cheapest(problem: Problem, anchor: Node, limit: float = inf) -> Placement | None:
+    """The cheapest placement, of equals that of the first layout; None where there is none, or none that costs at most `limit`.
+
+    Layouts are searched in the order of what they cost at least, as far as that is no more than what is found.
+    """
+    outline = Outline(problem, find_groups(problem, problem.spread(problem.domain(anchor))))
+    searches = [make_search(outline, layout, threads) for layout, threads in ranked(problem, anchor)]
+    bounds = [(_at_least(problem, anchor, s), i, s) for i, s in enumerate(searches) if s is not None]
+    best, first = None, 0
+    for least, number, search in sorted(bounds, key=lambda b: b[:2]):
+        if least > limit:
+            break
+        found = _complete(problem, anchor, search)
+        if found is not None and (best is None or (found.cost, number) < (best.cost, first)):
+            best, first, limit = found, number, min(limit, found.cost)
     return best
 
 
@@ -158,18 +168,24 @@ def _refusal(problem: Problem, anchor: Node) -> ResourceError:
 # ---- the whole block -------------------------------------------------------------------------------------------------------------
 
 
-def _complete(problem: Problem, anchor: Node, groups: tuple[Group, ...], layout: Layout, threads: int) -> Placement | None:
-    search = make_search(problem, layout, groups, threads)
-    if search is None:
-        return None
-    choice, _, read = search.best()
+def _at_least(problem: Problem, anchor: Node, search: Search) -> float:
+    """Cycles that a block costs at least with the anchor's layout of a search, whichever groups are flat."""
+    slots, waits = search.least()
+    fixed = search.projections()
+    alone = live_registers(problem, fixed) + problem.reserve > problem.target.registers(search.threads, 2)
+    blocks = 1 if alone else MOST_BLOCKS
+    return _overlapped(slots * issue_share(search.threads, blocks) + waits, memory_cycles(problem, anchor, fixed), blocks) * ROUNDED
+
+
+def _complete(problem: Problem, anchor: Node, search: Search) -> Placement | None:
+    threads = search.threads
+    choice, read = search.best()
     slots, waits, _ = search.parts(choice)
-    flat = {n: choice[i] for n, i in search.home.items()}
-    layouts = {n.name: search.layout(n.name, flat.get(n.name, 0)) for n in problem.graph.nodes}
+    layouts = search.layouts(choice)
     busy = [0.0] * (threads // 32)
-    for i, group in enumerate(groups):
+    for i, group in enumerate(search.outline.groups):
         if choice[i]:
-            spent = sum(search.node(n, 1)[0] for n in group.nodes)
+            spent = sum(search.spent(n) for n in group.nodes)
             whole = side_by_side(Layout(layouts[group.nodes[0]].axes, 0, layouts[group.nodes[0]].count), busy, spent)
             layouts.update({n: replace(layouts[n], first=whole.first, count=whole.count) for n in group.nodes})
     flat_need = _flat_registers(problem, layouts, threads)

@@ -9,7 +9,6 @@ from ..ir.geometry import WARP_SIZE, elements, in_registers, registers, thread_f
 from ..ir.graph import Load, Map, Node, Reduce, Ref, Store
 from ..ir.plan import VEC, Layout
 from ..ir.scalar import cost
-from .choose_grid import strides
 from .problem import Problem
 
 LEVEL = 400.0  # Cycles: write to shared memory, barrier, read back, and the skew of the warps.
@@ -89,7 +88,7 @@ def memory_cycles(problem: Problem, anchor: Node, layouts: dict[str, Layout]) ->
 
 def _run(problem: Problem, node: Node, layout: Layout, lanes: bool = False) -> int:
     """Neighbours in memory that a thread holds side by side, where several axes make them up; with `lanes`, that a warp holds."""
-    near = {name: step for step, name in strides(problem.graph, node)}
+    near = {name: step for step, name in problem.strides(node)}
     names = [a.name for a in problem.domain(node) if a.name in near]
     held = [(a, i, n) for a, i, n in registers(layout, names)]
     held += [(a, i, f.extent) for a, i, f in thread_factors(layout, names) if lanes and f.step < WARP_SIZE]
@@ -115,7 +114,7 @@ def _across_threads(problem: Problem, node: Node, layout: Layout) -> float:
 def _uncoalesced(problem: Problem, node: Node, layout: Layout, width: int) -> float:
     """How much more an access costs than a coalesced one: whole lines count for large ones, sectors a little for small ones."""
     run = width * BYTES[node.dtype]
-    near = {name: step for step, name in strides(problem.graph, node)}
+    near = {name: step for step, name in problem.strides(node)}
     for axis in problem.domain(node):
         if near.get(axis.name) == 1:
             run *= prod(f.extent for _, _, f in thread_factors(layout, (axis.name,)) if f.step < WARP_SIZE)

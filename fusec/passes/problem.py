@@ -10,7 +10,7 @@ from ..ir.geometry import crosses_warps
 from ..ir.graph import Graph, Load, Node, Reduce, Store
 from ..ir.plan import Layout
 from ..target import Target
-from .choose_grid import Grid
+from .choose_grid import Grid, strides
 from .strands import strands
 from .walks import Walk
 
@@ -55,10 +55,14 @@ class Problem:
     orders: dict[str, dict[str, int]] = field(default_factory=dict)
     ordered: bool = True
     avoid: tuple[Layout, ...] = ()
+    mutated: frozenset[str] = frozenset()
     domains: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
+    values: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
+    steps: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.table, self.domains = self.graph.table, {}
+        self.table, self.mutated = self.graph.table, frozenset(self.graph.mutated)
+        self.domains, self.values, self.steps = {}, {}, {}
         self.orders = strands(self.graph) if self.ordered else {}
 
     @property
@@ -74,7 +78,15 @@ class Problem:
 
     def axes(self, node: Node) -> tuple[Axis, ...]:
         """The local axes of a node's value."""
-        return self.grid.local(node.axes)
+        if node.name not in self.values:
+            self.values[node.name] = self.grid.local(node.axes)
+        return self.values[node.name]
+
+    def strides(self, node: Node) -> list[tuple[int, str]]:
+        """(elements between neighbours, axis) of a Load or Store, as `choose_grid.strides` has them."""
+        if node.name not in self.steps:
+            self.steps[node.name] = strides(self.graph, node)
+        return self.steps[node.name]
 
     def folds_blocks(self, node: Node) -> bool:
         """Whether a reduction needs values of other blocks of a cluster."""
@@ -88,8 +100,8 @@ class Problem:
 
     def passes_once(self, node: Node) -> bool:
         """Whether an access is a large one of memory updated in place: read once and written once."""
-        large = prod(a.size for a in self.domain(node)) >= LARGE_ACCESS
-        return isinstance(node.op, (Load, Store)) and node.op.tensor in self.graph.mutated and large
+        mine = isinstance(node.op, (Load, Store)) and node.op.tensor in self.mutated
+        return mine and prod(a.size for a in self.domain(node)) >= LARGE_ACCESS
 
     def vector_bytes(self, node: Node) -> int:
         """Bytes of the widest access that a Load or Store should be made of.

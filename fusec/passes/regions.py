@@ -1,21 +1,16 @@
-"""Regions beside the anchor: groups of nodes that share a domain, and which of them are flat over threads rather than projections.
-
-Whether a group is flat is decided by local search over the cost of the whole block, exchanges and levels included.
-"""
+"""Regions beside the anchor: groups of nodes that share a domain, the layouts that are flat over threads, and the registers that
+layouts take. Which groups are flat, rather than projections of the anchor's layout, is `search`'s to decide."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..ir.axis import Axis
 from ..ir.geometry import WARP_SIZE, elements
-from ..ir.graph import Load, Node, Reduce, Ref, Store, operands, refs
+from ..ir.graph import Load, Node, Reduce, Store, operands, refs
 from ..ir.plan import GRID, REG, SERIAL, THREAD, VEC, Factor, Layout
-from .choose_grid import strides
 from .hold_narrow import HELD
-from .price import FEW, HOLD, LEVEL, edge_cost, free_edge, issue_share, node_cost, read_registers
 from .problem import Problem
-from .strands import fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +110,7 @@ def flat_layout(problem: Problem, group: Group, threads: int) -> Layout:
 def _pairs(problem: Problem, nodes: list[Node], axes: list[Axis], fixed: set[str]) -> str | None:
     """The axis of which a thread takes two neighbours: every access that has it is contiguous along it, and a warp is full all the
     same."""
-    accesses = [{name: step for step, name in strides(problem.graph, n)} for n in nodes if isinstance(n.op, (Load, Store))]
+    accesses = [{name: step for step, name in problem.strides(n)} for n in nodes if isinstance(n.op, (Load, Store))]
     for axis in axes:
         steps = {a[axis.name] for a in accesses if axis.name in a}
         if steps == {1} and axis.name not in fixed and axis.size % (2 * WARP_SIZE) == 0:
@@ -158,7 +153,7 @@ def _memory_order(problem: Problem, nodes: list[Node], axes: list[Axis]) -> list
     order: list[str] = []
     for node in nodes:
         if isinstance(node.op, (Load, Store)):
-            order += [name for _, name in sorted(strides(problem.graph, node)) if name not in order]
+            order += [name for _, name in sorted(problem.strides(node)) if name not in order]
     rank = {name: i for i, name in enumerate(order)}
     return sorted(reversed(axes), key=lambda a: rank.get(a.name, len(rank)))
 
@@ -172,140 +167,20 @@ def side_by_side(flat: Layout, busy: list[float], spent: float) -> Layout:
     return Layout(flat.axes, 32 * first, 0 if flat.count == 32 * len(busy) else flat.count)
 
 
-# ---- the choice ------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Search:
-    """Which groups are flat, for one layout of the anchor. options: per node, its projected and its flat layout (None: none)."""
-
-    problem: Problem
-    threads: int
-    groups: tuple[Group, ...]
-    options: dict[str, tuple[Layout | None, Layout | None]]
-    home: dict[str, int]
-    edges: dict[tuple[str, int, int, int], tuple[bool, float, int]] = field(default_factory=dict)
-    nodes: dict[tuple[str, int], tuple[float, bool]] = field(default_factory=dict)
-    needs: dict[str, tuple[Ref, ...]] = field(default_factory=dict)
-
-    def layout(self, name: str, flat: int) -> Layout:
-        found = self.options[name][flat]
-        assert found is not None
-        return found
-
-    def node(self, name: str, flat: int) -> tuple[float, bool]:
-        """(cost, whether it is a reduction across warps) of a node."""
-        key = (name, flat)
-        if key not in self.nodes:
-            node, layout = self.problem.table[name], self.layout(name, flat)
-            crossing = self.problem.crosses(node, layout)
-            share = max(-(-(layout.count or self.threads) // 32) * 32 / self.threads, FEW)
-            self.nodes[key] = (node_cost(self.problem, node, layout) * share * self.problem.turns(name), crossing)
-        return self.nodes[key]
-
-    def edge(self, name: str, number: int, ref: Ref, flat: int, other: int) -> tuple[bool, float, int]:
-        """(free, cost, registers of what is read back) of an operand."""
-        key = (name, number, flat, other)
-        if key not in self.edges:
-            producer = self.problem.table[ref.value]
-            mine = self.layout(name, flat)
-            theirs = self.layout(ref.value, other).project(tuple(a.name for a in producer.axes))
-            apart = other and flat and self.home.get(name) != self.home.get(ref.value)
-            free = not apart and (self.node(ref.value, other)[1] or free_edge(self.problem, name, ref, theirs, mine))
-            share = -(-(mine.count or self.threads) // 32) * 32 / self.threads
-            share *= self.problem.turns(name)
-            spent = 0.0 if free else edge_cost(self.problem, ref, theirs, mine) * share
-            self.edges[key] = (free, spent, 0 if free or mine.count else read_registers(self.problem, ref, mine))
-        return self.edges[key]
-
-    def price(self, choice: list[int]) -> tuple[float, int]:
-        """(cycles, registers of values read back) of the block under a choice for every group."""
-        total, waits, held = self.parts(choice)
-        return total * issue_share(self.threads) + waits, held
-
-    def parts(self, choice: list[int]) -> tuple[float, float, int]:
-        """(issue slots of a thread, cycles of the levels, registers of values read back) of the block under a choice for every
-        group."""
-        total, held, top, hold = 0.0, 0, 0, 0
-        walk = self.problem.walk
-        ready: dict[str, int] = {}
-        walked: dict[str, int] = {}
-        seen: set[tuple[str, int]] = set()
-        for node in self.problem.graph.nodes:
-            flat = choice[self.home[node.name]] if node.name in self.home else 0
-            cost, crossing = self.node(node.name, flat)
-            total, level = total + cost, 0
-            for number, ref in enumerate(self.needs[node.name]):
-                other = choice[self.home[ref.value]] if ref.value in self.home else 0
-                free, spent, registers = self.edge(node.name, number, ref, flat, other)
-                level = max(level, ready[ref.value] + (0 if free else 1))
-                if walk is not None and walk.within(node.name):
-                    walked[node.name] = max(walked.get(node.name, 0), walked.get(ref.value, 0) + (0 if free else 1))
-                if not free and (ref.value, flat) not in seen:
-                    seen.add((ref.value, flat))
-                    total, held = total + spent, held + registers
-            ready[node.name] = level + (1 if crossing else 0)
-            if node.name in walked:
-                walked[node.name] += 1 if crossing else 0
-            top = max(top, ready[node.name])
-            if isinstance(node.op, Store) and node.name not in self.home:
-                hold = max(hold, level)
-        top += max(walked.values(), default=0) * (walk.turns - 1) if walk is not None else 0
-        return total, LEVEL * top + HOLD * hold, held
-
-    def best(self) -> tuple[list[int], float, int]:
-        """A choice that no change of one group improves."""
-        choice = [0 if self.options[g.nodes[0]][0] is not None else 1 for g in self.groups]
-        cost, held = self.price(choice)
-        for _ in range(3):
-            before = cost
-            for i, group in enumerate(self.groups):
-                if self.options[group.nodes[0]][0] is None:
-                    continue
-                choice[i] ^= 1
-                found, registers = self.price(choice)
-                if found < cost:
-                    cost, held = found, registers
-                else:
-                    choice[i] ^= 1
-            if cost == before:
-                break
-        return choice, cost, held
-
-
-def make_search(problem: Problem, anchor: Layout, groups: tuple[Group, ...], threads: int) -> Search | None:
-    """The search for one layout of the anchor; None where an index value has an axis that the anchor lacks."""
-    names, walk = {a for a, _ in anchor.axes}, problem.walk
-    home = {n: i for i, g in enumerate(groups) for n in g.nodes}
-    flats = [flat_layout(problem, g, threads) for g in groups]
-    options: dict[str, tuple[Layout | None, Layout | None]] = {}
-    for node in problem.graph.nodes:
-        mine = tuple(a.name for a in problem.domain(node))
-        walked = walk is None or walk.within(node.name) or walk.axis not in mine
-        projected = anchor.project(mine) if set(mine) <= names and walked else None
-        flat = flats[home[node.name]].project(mine) if node.name in home else None
-        projected = projected if projected is not None and fits(problem.orders, node, projected) else None
-        flat = flat if flat is not None and fits(problem.orders, node, flat) else None
-        if projected is None and flat is None:
-            return None
-        options[node.name] = (projected, flat)
-    whole = [all(options[n][0] is not None for n in g.nodes) for g in groups]
-    options = {n: (o[0] if n not in home or whole[home[n]] else None, o[1]) for n, o in options.items()}
-    needs = {n.name: tuple(refs(n.op)) for n in problem.graph.nodes}
-    return Search(problem, threads, groups, options, home, needs=needs)
+# ---- registers ------------------------------------------------------------------------------------------------------------------
 
 
 def live_registers(problem: Problem, layouts: dict[str, Layout], packed: bool = False) -> int:
     """Registers of a thread that hold loaded values at once: all that all threads load, of a walk what they load in a turn.
 
-    packed: values of 16 bits that are only read share a register until they are used up.
+    layouts: of the nodes that count. packed: values of 16 bits that are only read share a register until they are used up.
     """
     held: dict[int, int] = {}
     for node in problem.graph.nodes:
-        if isinstance(node.op, Load) and not layouts[node.name].count:
+        if isinstance(node.op, Load) and node.name in layouts and not layouts[node.name].count:
             phase = problem.walk.phases[node.name] if problem.walk is not None else 0
             phase *= phase % 2
             count = elements(layouts[node.name], tuple(a.name for a in problem.domain(node)))
-            pairs = packed and node.dtype in HELD and node.op.tensor not in problem.graph.mutated
+            pairs = packed and node.dtype in HELD and node.op.tensor not in problem.mutated
             held[phase] = held.get(phase, 0) + (-(-count // 2) if pairs else count)
     return held.pop(0, 0) + max(held.values(), default=0)
