@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .capture import annotations, examples
+from .capture import annotations, bind, examples
 from .capture.trace import capturing
 from .compiler import Progress, graph_stages, kernels, quiet
 from .errors import ArgumentError, CaptureError, FusecError, FusionError
@@ -85,12 +85,13 @@ def declared_layouts(fn: Callable[..., Any], rows: int, given: Mapping[str, Any]
 
 def bind_example(fn: Callable[..., Any], inputs: Mapping[str, Any] | Sequence[Any], maker: Callable[..., Any] | None = None
                  ) -> dict[str, Any]:
-    """{parameter: value}, defaults filled in. Raises ArgumentError at `maker` (by default `fn`) where the inputs do not fit."""
+    """{parameter: value}, defaults filled in. Raises ArgumentError at `maker` (by default `fn`) where the inputs do not fit, and
+    CaptureError for a function whose parameters Python does not tell."""
+    signature = bind.signature(fn)
     try:
-        signature = inspect.signature(fn)
         bound = signature.bind(**inputs) if isinstance(inputs, Mapping) else signature.bind(*inputs)
     except TypeError as error:
-        takes = ", ".join(inspect.signature(fn).parameters) or "nothing"
+        takes = ", ".join(signature.parameters) or "nothing"
         raise ArgumentError(f"example inputs of {getattr(fn, '__name__', fn)}: {error}", annotations.loc_of(maker or fn),
                             f"the function takes {takes}") from None
     bound.apply_defaults()

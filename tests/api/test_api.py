@@ -118,6 +118,11 @@ def test_what_compile_refuses(change, error, message):
         fusec.compile(plain, **arguments)
 
 
+def test_a_builtin_is_refused_with_a_remedy():
+    with pytest.raises(fusec.CaptureError, match="abs has no signature"):
+        fusec.compile(torch.abs, (torch.zeros(3, 4),), arch="sm_90a")
+
+
 def test_a_method_is_refused_with_a_remedy():
     class Layer:
         @fusec.fuse
