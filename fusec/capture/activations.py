@@ -59,8 +59,9 @@ def _hardswish(x: Term) -> Term:
 # ---- rows ---------------------------------------------------------------------------------------------------------------------
 
 
-for _fn in ("sigmoid", "tanh", "silu", "relu", "log_sigmoid", "mish", "hardswish", "hardsigmoid"):
+for _fn in ("sigmoid", "tanh", "silu", "log_sigmoid", "mish", "hardswish", "hardsigmoid"):
     unary(_fn)
+arithmetic("relu", ("relu.default", "x", "i - 2"))
 arithmetic("leaky_relu", ("leaky_relu.default", "x, 0.1"))
 arithmetic("elu", ("elu.default", "x, 1.5, 1.0, 0.7"))
 arithmetic("clamp", ("hardtanh.default", "x, -0.5, 0.5"))

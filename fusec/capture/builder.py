@@ -59,7 +59,7 @@ Scalar = Union[int, float, bool, sympy.Expr]
 Arg = Union[Value, Lit, Size]
 
 
-LOGICAL = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"})
+GIVE_BOOLS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"})
 
 
 def plain(extent: object) -> Extent:
@@ -163,11 +163,13 @@ class Builder:
         if isinstance(e, Param):
             return args[e.position]
         if isinstance(e, Lit):
+            if not float(e.value).is_integer():
+                raise InternalError(f"{e.value} in a function of integers")
             return lit(e.value, dtype)
         inner = [self._of_integers(a, args, dtype) for a in e.args]
         if e.fn in COMPOSITES:
             return self._of_integers(COMPOSITES[e.fn].body, inner, dtype)
-        return self.map(e.fn, *inner, dtype="bool" if e.fn in LOGICAL else dtype)
+        return self.map(e.fn, *inner, dtype="bool" if e.fn in GIVE_BOOLS else dtype)
 
     def cast(self, x: Value, dtype: str) -> Value:
         """x as dtype; a float or int becomes a bool by comparison with zero."""

@@ -274,8 +274,9 @@ for _fn, _sample in (("asin", "x * 0.3"), ("acos", "x * 0.3"), ("asinh", "x * 9"
     unary(_fn, "", _sample)
 for _fn in ("log", "log2", "log10", "sqrt", "rsqrt"):
     unary(_fn, "", "p")
-for _fn in ("floor", "ceil", "trunc", "round", "frac"):
-    unary(_fn, "", "x * 3", "h")
+for _fn in ("floor", "ceil", "trunc", "round"):
+    arithmetic(_fn, (f"{_fn}.default", "x * 3", "h", "i"), ints="identity")
+unary("frac", "", "x * 3", "h")
 unary("rcp", "reciprocal")
 arithmetic("square", ("square.default", "x"))
 arithmetic("max", ("maximum.default", "x, y"), ("max.other", "x, n"), ("clamp_min.default", "x, 0.5"), ("clamp_min.Tensor", "x, y"))

@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 import torch
 
-from ..ir.dtype import FLOATS, INTS
+from ..ir.dtype import FLOATS
 from ..ir.reference import SHORT_DTYPE, TORCH_DTYPE
 from ..ir.scalar import COMPOSITES, PRIMITIVES, Lit, Term, define
 from . import registry
@@ -70,18 +70,17 @@ def as_float(dtype: str) -> str:
 
 
 def unary(fn: str, target: str = "", *samples: str, default: str = "x") -> None:
-    """A row for a float function of one tensor; of integers it gives integers where it rounds, which they are already."""
+    """A row for a float function of one tensor."""
 
     def build(b: Builder, out: Result, x: Value) -> Value:
-        if out.dtype in INTS:
-            return b.map("max", x, Lit(0), dtype=out.dtype) if fn == "relu" else x
         return b.map(fn, promote(b, x, as_float(out.dtype)), dtype=out.dtype)
 
     registry.add(f"{target or fn}.default", build, *(samples or (default,)))
 
 
-def arithmetic(fn: str, *rows: tuple[str, str], ints: str | None = "", exact: bool = False) -> None:
-    """Rows for a function of tensors and numbers, computed in the dtype of the result; `ints`: the function for integers.
+def arithmetic(fn: str, *rows: tuple[str, ...], ints: str | None = "", exact: bool = False) -> None:
+    """Rows (target, samples) for a function of tensors and numbers, computed in the dtype of the result; `ints`: the function for
+    integers.
 
     exact: numbers are rounded to that dtype first (eager does so for some ops, and takes them as fp32 for the others).
     """
@@ -92,8 +91,8 @@ def arithmetic(fn: str, *rows: tuple[str, str], ints: str | None = "", exact: bo
             raise b.unsupported(f"is not supported for {out.dtype}", "convert to a float dtype first")
         return b.map(name, *(promote(b, a, out.dtype, exact) for a in args), dtype=out.dtype)
 
-    for target, sample in rows:
-        registry.add(target, build, sample)
+    for target, *samples in rows:
+        registry.add(target, build, *samples)
 
 
 def comparison(fn: str) -> None:

@@ -8,8 +8,7 @@
    agree with the model and all are within what flips of the written roundings can make (bound.py).
 
 Moved values and integers are compared bit for bit (a code that a float becomes may be the next one where fp32 does not tell which
-it is), and so is every byte of the mutated arguments' storages that the call does not
-own.
+it is), and so is every byte of the mutated arguments' storages that the call does not own.
 If the check build is wrong, a second one with a probe at every value names the first that is.
 """
 from __future__ import annotations

@@ -129,7 +129,7 @@ PRIMITIVE_MEANING: dict[str, Callable[..., Tensor]] = {
 assert set(PRIMITIVE_MEANING) == set(PRIMITIVES), sorted(set(PRIMITIVE_MEANING) ^ set(PRIMITIVES))
 
 Number = Union[Tensor, Lit]
-LOGICAL = frozenset({"and", "or", "not", "eq", "ne", "select", "identity"})
+TAKE_BOOLS = frozenset({"and", "or", "not", "eq", "ne", "select", "identity"})
 """Functions of bools; any other takes them as the integers 0 and 1."""
 
 
@@ -161,7 +161,7 @@ def apply(fn: str, args: Sequence[Number], precision: str = "f32") -> Tensor:
     """
     values = _agree([literal(a, precision) if isinstance(a, Lit) else a for a in args])
     if fn in PRIMITIVE_MEANING:
-        if fn not in LOGICAL:
+        if fn not in TAKE_BOOLS:
             values = [v.to(torch.int32) if v.dtype == torch.bool else v for v in values]
         return PRIMITIVE_MEANING[fn](*values)
     return evaluate(COMPOSITES[fn].body, values, precision)

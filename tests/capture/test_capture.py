@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fusec
+from fusec.api import capture_graph
 from fusec.capture import bind, capture
 from fusec.errors import CaptureError, UnsupportedOp
 from fusec.ir import structure
@@ -129,7 +130,7 @@ PACKED = {
 @pytest.mark.parametrize("name", PACKED)
 def test_results_are_packed_as_the_function_packs_them(name):
     x = normal(3, 4)
-    graph = fusec.api.capture_graph(PACKED[name], dict(x=x)).need("graph")
+    graph = capture_graph(PACKED[name], dict(x=x)).need("graph")
     want = PACKED[name](x)
     tensors = [t for t in structure.leaves(want) if isinstance(t, torch.Tensor)]
     numbers = launch.returned(graph, ["x", *(a.name for a in graph.fresh)])
