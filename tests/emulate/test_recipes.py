@@ -49,8 +49,6 @@ FEWER = {
     **{f"split_kv_reduce:{name}": dict(H=2) for name in ("reduce_natural", "reduce_base2", "reduce_max_sum", "reduce_grouped")},
 }
 """Sizes for mutants, where each source runs hundreds of times: fewer heads or channels, so fewer blocks of the same kernel."""
-JUDGED = [n for n in FULL if n not in ("gated_deltanet_decode:gdn_decode bf16", "mamba2_decode:mamba2_decode bf16")]
-"""Recipes whose mutants are judged: those of clusters with one state, since they take a minute each."""
 ARCHS = ("sm_90a", "sm_100a")
 
 
@@ -124,7 +122,7 @@ def test_a_recipe_far_away_is_the_same(name, arch):
 
 @pytest.mark.mutants
 @pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("name", JUDGED)
+@pytest.mark.parametrize("name", FULL)
 def test_every_mutant_of_a_recipe_is_noticed_or_explained(name, arch):
     spec, inputs = specs(name, arch, fewer=True)
     graph = graph_of(name, fewer=True).need("graph")
