@@ -226,6 +226,8 @@ class Copies:
         helper = ("load" if isinstance(s.target, Elem) else "store") + ("_part" if some else "")
         if memory == "f8e5m2" and isinstance(s.source, Elem):
             helper = "store_e5m2"
+        if memory == "u8" and isinstance(s.target, Elem):
+            helper = "load_unsigned"
         self.uses.helpers.add(helper)
         if once and helper in ("load", "store"):
             self.uses.names.add(ONCE)
@@ -252,6 +254,7 @@ class Copies:
         cell = f"{self.scope.name(*key)}[{at}]"
         memory, held = self._memory_dtype(place), self.scope.dtypes.get(e.name) or self.scope.kinds["register", e.name]
         if isinstance(s.target, Elem):
+            cell = f"{self.uses.type('u8')}({cell})" if memory == "u8" else cell  # What memory holds has a sign there.
             narrow = memory != held or held == "bool"  # In memory a Boolean is a byte.
             return f"{self.express.element(e)} = " + (f"{self.uses.type(held)}({cell})" if narrow else cell)
         return f"{cell} = {self._stored(e, memory)}"

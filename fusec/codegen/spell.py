@@ -63,7 +63,8 @@ INTEGER: dict[str, Spelling] = {
     "mul_rn": _infix("*", PRODUCT), "fma": Spelling("{0} * {1} + {2}", SUM, (PRODUCT, UNARY, PRODUCT)),
     "abs": _call("cutlass.max({0}, -{0})"), "max": _call("cutlass.max({0}, {1})"), "maxnum": _call("cutlass.max({0}, {1})"),
     "min": _call("cutlass.min({0}, {1})"), "sign": _call("cutlass.max(cutlass.min({0}, 1), -1)"),
-    "floordiv": _infix("//", PRODUCT), "mod": _infix("%", PRODUCT), "shl": _infix("<<", SHIFT), "shr": _infix(">>", SHIFT),
+    "floordiv": _infix("//", PRODUCT), "mod": _call("modulo({0}, {1})", "modulo"),
+    "shl": _infix("<<", SHIFT), "shr": _infix(">>", SHIFT),
     "bitand": _infix("&", BITAND), "bitor": _infix("|", BITOR), "bitxor": _infix("^", BITXOR),
     "bitcast_f32": _call("as_float({0})", "as_float", kind="f32"), "bitcast_i32": Spelling("{0}", ATOM, (ATOM,)),
 }

@@ -159,6 +159,9 @@ Uint32 = _type("Uint32", Integer, "u32", 32, np.uint32, False)
 Uint64 = _type("Uint64", Integer, "u64", 64, np.uint64, False)
 Boolean = _type("Boolean", Integer, "bool", 1, np.bool_)
 
+SIGNED = {Uint8: Int8, Uint16: Int16, Uint32: Int32, Uint64: Int64}
+"""What a pointer to such integers points to: types of memory have no sign, and are read as if they had one."""
+
 TYPES = {t.short: t for t in (Float32, Float16, BFloat16, Float8E4M3FN, Float8E5M2, Int8, Int16, Int32, Int64, Uint8, Uint16,
                               Uint32, Uint64, Boolean)}
 
@@ -259,8 +262,9 @@ def common(a: Any, b: Any, arithmetic: bool) -> Any:
 
 # ---- operators ------------------------------------------------------------------------------------------------------------------
 
+# `//` rounds down, `%` has the sign of the number that is divided.
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.remainder}
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.fmod}
 _BITS: dict[str, Callable[[Any, Any], Any]] = {
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "lshift": np.left_shift, "rshift": np.right_shift}
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {

@@ -10,7 +10,9 @@ import numpy as np
 from ..target import TARGETS
 from .machine import Machine, current
 from .memory import Memory
-from .numeric import Array, Boolean, EmulationError, Int32, Int64, Numeric, arithmetic, as_numeric, compare, either, size_of
+from .numeric import (
+    SIGNED, Array, Boolean, EmulationError, Int32, Int64, Numeric, arithmetic, as_numeric, compare, either, size_of,
+)
 
 Coordinate = Any
 
@@ -149,7 +151,9 @@ class Tensor:
 
     @property
     def element_type(self) -> Any:
-        return self.pointer.dtype
+        """The type of what is read: only tensors in registers know of integers that they have no sign."""
+        dtype = self.pointer.dtype
+        return dtype if isinstance(self.pointer.memory, Registers) else SIGNED.get(dtype, dtype)
 
     @property
     def shape(self) -> Any:
@@ -204,9 +208,9 @@ class Tensor:
             value = as_numeric(value)
             if type(value) is not self.element_type:
                 value = value.to(self.element_type) if _mild(value, self.element_type) else value
-        if type(value) is not self.element_type:
+        if not same_type(type(value), self.element_type):
             raise EmulationError(f"type mismatch, store {type(value).__name__} to {self.element_type.__name__}")
-        return value
+        return value if type(value) is self.element_type else value.to(self.element_type)
 
     def _first(self, width: int) -> Array:
         """Byte offsets [accesses, 1 or blocks, 1 or threads] of all elements, in accesses of `width`."""
@@ -249,8 +253,9 @@ class Tensor:
 
     def store(self, vector: "Vector") -> None:
         """All elements from a vector of the same type and size."""
-        if vector.dtype is not self.element_type:
+        if not same_type(vector.dtype, self.element_type):
             raise EmulationError(f"Type mismatch, store {vector.dtype} to Tensor with element type {self.element_type}")
+        vector = vector.to(self.element_type)
         if math.prod(_modes(vector.shape)) != self.layout.size:
             raise EmulationError(f"store of {vector.shape} to {self.shape}")
         self.write(vector.value.v, vector.value.undef, self.width(widest()))
@@ -264,6 +269,11 @@ class Tensor:
 def _filled(value: Any, dtype: Any) -> Array:
     from .numeric import constant, convert
     return convert(value.v, type(value), dtype) if isinstance(value, Numeric) else constant(value, dtype)
+
+
+def same_type(a: Any, b: Any) -> bool:
+    """Whether two element types are one in memory, but for the sign of integers."""
+    return SIGNED.get(a, a) is SIGNED.get(b, b)
 
 
 def _mild(value: Numeric, dtype: Any) -> bool:

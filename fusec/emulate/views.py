@@ -8,9 +8,9 @@ import numpy as np
 from .asynchronous import CopyG2SOp
 from .machine import current
 from .mbarriers import CopyBulkG2SOp, bulk_copy
-from .numeric import EmulationError, Int8, Numeric, size_of
+from .numeric import EmulationError, Int8, Numeric, convert, size_of
 from .numeric import select as select_value
-from .tensors import Layout, Pointer, Registers, Tensor, Vector, widest
+from .tensors import Layout, Pointer, Registers, Tensor, Vector, same_type, widest
 
 REGISTER_ALIGNMENT = 32
 
@@ -74,7 +74,7 @@ def assume(value: Any, divby: int) -> Any:
 
 
 def _same(source: Tensor, target: Tensor) -> None:
-    if source.element_type is not target.element_type:
+    if not same_type(source.element_type, target.element_type):
         raise EmulationError(f"copy of {source.element_type.__name__} to {target.element_type.__name__}")
     if source.layout.size != target.layout.size:
         raise EmulationError(f"copy of {source.shape} to {target.shape}")
@@ -83,7 +83,7 @@ def _same(source: Tensor, target: Tensor) -> None:
 def _copied(source: Tensor, target: Tensor, width: int) -> None:
     _same(source, target)
     v, undef = source.read(width)
-    target.write(v, undef, width)
+    target.write(convert(v, source.element_type, target.element_type), undef, width)
 
 
 def autovec_copy(source: Tensor, target: Tensor, *, l1c_evict_priority: Any = None) -> None:

@@ -55,7 +55,7 @@ def interpret(spec: KernelSpec, tensors: dict[str, torch.Tensor]) -> None:
 
 HEAD = """import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Boolean, Float16, Float32, Int32, Int64, Uint32
+from cutlass import BFloat16, Boolean, Float16, Float32, Int32, Int64, Uint8, Uint32
 from cutlass.memory import SmemAllocator
 
 

@@ -1,4 +1,6 @@
 """Control flow as the DSL stages it, and the sources that it refuses."""
+import math
+
 import pytest
 import torch
 
@@ -71,9 +73,18 @@ def test_32_bit_integers_wrap():
 
 def test_signed_division_rounds_down_and_unsigned_shifts_in_zeros():
     out = result("a = thread - 8\nout[thread] = Float32(a // 3) + Float32(a % 3) * 0.25")
-    assert torch.equal(out, torch.tensor([(i - 8) // 3 + (i - 8) % 3 * 0.25 for i in range(64)]))
+    assert torch.equal(out, torch.tensor([(i - 8) // 3 + math.fmod(i - 8, 3) * 0.25 for i in range(64)]))  # % as the device has it.
     assert result("out[thread] = Float32((thread - 8) >> 2)")[0] == -2.0
     assert result("out[thread] = Float32(Uint32(thread - 8) >> 28)")[0] == 15.0
+
+
+def test_memory_does_not_know_that_bytes_have_no_sign():
+    base = "base = SmemAllocator().allocate(1024)\nsA = shared(base, 0, Uint8, 64)\nsA[thread] = Uint8(thread + 192)\n"
+    t = torch.arange(64.0)
+    assert torch.equal(result(base + "out[thread] = Float32(sA[thread])"), t - 64)
+    assert torch.equal(result(base + "out[thread] = Float32(Uint8(sA[thread]))"), t + 192)
+    held = "r = cute.make_rmem_tensor((1,), Uint8)\ncute.autovec_copy(tile(sA, thread, 1, (1,), (1,)), r)\n"
+    assert torch.equal(result(base + held + "out[thread] = Float32(r[0])"), t + 192)
 
 
 def test_bf16_products_are_rounded():

@@ -61,10 +61,11 @@ CASES = [
     of(lambda x: torch.maximum(x, torch.tensor(-1)), torch.uint8, name="uint8 beside a constant int64"),
     of(lambda x: (torch.nn.functional.relu6(x * 2 ** 24), torch.nn.functional.threshold(x + 2 ** 24, 2 ** 24, 2 ** 24 + 1)),
        torch.int32, name="activations of large integers"),
-    of(lambda x: x + torch.tensor(300).to(torch.int8) * 1000 + torch.full((D,), 1000).to(torch.uint8).int(), torch.int32,
-       name="constants that become narrow integers"),
+    of(lambda x: x + torch.tensor(300).to(torch.int8) * 1000 + torch.full((D,), 1000, device=x.device).to(torch.uint8).int(),
+       torch.int32, name="constants that become narrow integers"),
     of(lambda x: x + torch.tensor(2 ** 40 + 5).to(torch.int32), torch.int64, name="a constant that becomes int32"),
-    of(lambda x: x + torch.full((D,), 0.1, dtype=torch.bfloat16).float(), torch.float32, name="a constant of bf16"),
+    of(lambda x: x + torch.full((D,), 0.1, dtype=torch.bfloat16, device=x.device).float(), torch.float32,
+       name="a constant of bf16"),
     of(lambda x: (x.any(-1), x.clamp(max=1).all(-1)), torch.uint8, name="any and all of uint8"),
 ]
 

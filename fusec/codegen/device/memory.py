@@ -92,6 +92,15 @@ def load_part(source, target):
 
 
 @cute.jit
+def load_unsigned(source, target):
+    """Bytes of memory, whose tensors do not say that they have no sign, to registers, one by one from the access on."""
+    held = cute.make_rmem_tensor(target.shape, source.element_type)
+    cute.autovec_copy(source, held)
+    for i in cutlass.range_constexpr(cute.size(target)):
+        target[i] = target.element_type(Uint8(held[i]))
+
+
+@cute.jit
 def store_part(source, target):
     """Some elements of a fragment to memory, one by one up to the access."""
     held = cute.make_rmem_tensor(source.shape, target.element_type)

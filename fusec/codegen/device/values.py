@@ -46,6 +46,13 @@ def floor_mod(a, b):
 
 
 @cute.jit
+def modulo(a, b):
+    """The remainder of integers with the sign of b, where `%` has that of a."""
+    rest = a % b
+    return select((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+@cute.jit
 def round_bf16(x):
     """x rounded to bf16, packed: the conversion of a single value is slow."""
     pair = cute.make_rmem_tensor((2,), Float32)
