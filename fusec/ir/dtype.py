@@ -7,6 +7,8 @@ from __future__ import annotations
 BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8e4m3": 1, "f8e5m2": 1, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1}
 FLOATS = frozenset({"f32", "bf16", "f16", "f8e4m3", "f8e5m2"})
 NARROW = FLOATS - {"f32"}
+SATURATES = {"f8e4m3": 448.0}
+"""Types that a cast gives their largest number for what lies beyond it, infinities included, and that number."""
 INTS = frozenset({"i64", "i32", "i16", "i8", "u8"})
 
 

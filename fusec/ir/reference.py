@@ -12,7 +12,7 @@ from typing import Union
 import torch
 from torch import Tensor
 
-from .dtype import FLOATS, INTS, NARROW, register
+from .dtype import FLOATS, INTS, NARROW, SATURATES, register
 from .monoid import MONOIDS
 from .scalar import COMPOSITES, PRIMITIVES, Call, Lit, Param, Scalar
 
@@ -71,7 +71,8 @@ def from_register(x: Tensor, dtype: str) -> Tensor:
 def _narrowed(x: Tensor, dtype: str) -> Tensor:
     """A float in a type narrower than fp32, rounded once whatever it came from."""
     source = odd_f32(x) if x.dtype == torch.float64 else x
-    return (source.clamp(-448.0, 448.0) if dtype == "f8e4m3" else source).to(TORCH_DTYPE[dtype])
+    largest = SATURATES.get(dtype)
+    return (source if largest is None else source.clamp(-largest, largest)).to(TORCH_DTYPE[dtype])
 
 
 # ---- scalar functions ----------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from .problem import Placement, Problem
 from .plan_smem import plan_smem, with_spans
 from .recompute import recompute
 from .round_once import round_once
+from .share_lanes import share_lanes
 
 
 ONCE_WAVES = 6  # Blocks per multiprocessor up to which marking memory as not needed again pays (docs/falsification.md, rule 3).
@@ -48,11 +49,12 @@ def to_kernel(
     graph = recompute(graph, grid)
     target = TARGETS[arch]
     problem, placed = place(Problem(graph, grid, held, target, avoid=avoid))
+    placed = share_lanes(problem, placed)
     graph = problem.graph
     levels = assign_levels(problem, placed)
     coords = Coordinates(problem, placed)
     emitter = Emitter(problem, placed, coords, alignment or {})
-    for name in levels.crossing:
+    for name in sorted(levels.crossing | set(placed.shared)):
         emitter.partials[name] = coords.fresh(f"{name}_part")
     launch = replace(coords.launch(), once_below=ONCE_WAVES * target.multiprocessors)
     body = localize(linearize(problem, placed, levels, emitter))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from ..ir.tensor import (
     Contract, Expand, Gather, Input, Join, Map, Permute, Reduce, Reshape, Shape, Slice, TensorGraph, TensorNode, Update,
 )
+from .changed_parts import flow_back
 from .picks import composed, picked
 from .push_reads import Picks, Pusher, Range, through_reshape
 from .simplify_tensors import drop_dead, simplify_tensors
@@ -98,7 +99,8 @@ def _uneven_slices(graph: TensorGraph, also: frozenset[str]) -> list[TensorNode]
         if not _loads(graph, name) and isinstance(graph.table[name].op, (Map, Reduce, Contract)):
             groups.setdefault((name, part.dim), set()).add((part.start, part.length))
             slices.append((node, (name, part.dim)))
-    uneven = {key for key, ranges in groups.items() if _is_uneven(graph.table[key[0]].shape[key[1]], ranges)}
+    uneven = {key for key, ranges in groups.items() if _is_uneven(graph.table[key[0]].shape[key[1]], ranges)
+              and not flow_back(graph, [node for node, own in slices if own == key])}
     return [node for node, key in slices if key in uneven or node.name in also]
 
 

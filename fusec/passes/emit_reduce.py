@@ -12,6 +12,7 @@ from ..ir.kernel import (
     Apply,
     Assign,
     Compute,
+    Coordinate,
     Copy,
     Declare,
     Elem,
@@ -168,14 +169,17 @@ class Reductions(Context):
         )
 
     def finish(self, node: Node) -> Piece:
-        """The partials of all warps in order, then the rounding to the node's dtype."""
+        """The partials of all warps in order, or a lane's own of the results, then the rounding to the node's dtype."""
         assert isinstance(node.op, Reduce)
         monoid = MONOIDS[node.op.monoid]
         layout, kept = self.placed.results[node.name], self.local(node)
         loops, _ = self.loops(layout, kept)
         target = self.own(node)
         body: list[Statement] = []
-        if node.name in self.partials:
+        if node.name in self.placed.shared:
+            body.append(Declare(node.name, self.shape(layout, kept), register(node.dtype)))
+            body.append(Compute(loops, (Assign(target, self._own_part(node), self.origin(node)),)))
+        elif node.name in self.partials:
             count = self._parts(node)
             part = Elem(f"{node.name}_parts", (var(self.turn), *target.index))
             body.append(Declare(node.name, self.shape(layout, kept), register(node.dtype), self._start(node)))
@@ -188,6 +192,21 @@ class Reductions(Context):
         if node.dtype in NARROW:
             body.append(Compute(loops, (Assign(target, Round(target, node.dtype), self.origin(node)),)))
         return Piece(self.region(layout), tuple(body))
+
+    def _own_part(self, node: Node) -> Value:
+        """Of the results that all lanes have, the one that is this lane's."""
+        shared = self.placed.shared[node.name]
+        name, inner, kept = self._inner(node)
+        _, point = self.loops(self.placed.results[node.name], kept)
+        lane = Coordinate(var(self.coords.digit(inner.first, shared.factor, shared.axis, self.coords.total(inner))))
+
+        def part(number: int) -> Elem:
+            at = {**point, (shared.axis, shared.position): Linear((), number)}
+            return Elem(name, tuple(at[a, i] for a, i, _ in registers(inner, kept)))
+        value: Value = part(shared.factor.extent - 1)
+        for number in reversed(range(shared.factor.extent - 1)):
+            value = Apply("select", (Apply("lt", (lane, Lit(number + 1))), part(number), value))
+        return value
 
 
 def substitute(expr: Scalar, args: tuple[Value, ...]) -> Value:

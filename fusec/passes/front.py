@@ -14,6 +14,7 @@ from .contract_products import contract_products
 from .cut_ranges import cut_ranges
 from .fold_reductions import fold_reductions
 from .free_scales import free_scales
+from .lift_parts import lift_parts
 from .make_nodes import Maker
 from .merge_axes import merge_axes
 from .nest_joins import nest_join, slice_blocks
@@ -25,7 +26,8 @@ from .simplify_tensors import simplify_tensors
 from .split_joins import split_joins
 
 GRAPH_PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
-    ("simplify", simplify),  # First: a cast that is nothing would hide products from their sums.
+    ("lift_parts", lift_parts),  # First: joins keep values of one domain apart.
+    ("simplify", simplify),  # Before sums: a cast that is nothing would hide products from them.
     ("fold_reductions", fold_reductions),  # Before contraction: a product inside a sum belongs to the dot.
     ("outer_products", outer_products),  # After it: dots are dots. Before scales are freed: a vector's own scale bounds it.
     ("free_scales", free_scales),  # After it: a dot that was distributed has dots of its own to free.

@@ -8,7 +8,7 @@ from math import prod
 from ..ir.axis import Axis
 from ..ir.geometry import crosses_warps
 from ..ir.graph import Graph, Load, Node, Reduce, Store
-from ..ir.plan import Layout
+from ..ir.plan import Factor, Layout
 from ..target import Target
 from .choose_grid import Grid, strides
 from .strands import strands
@@ -22,8 +22,18 @@ LARGE_ACCESS = 4096  # Elements of a block from which on an access is what the b
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """A register digit of an axis that lanes share: the position among the axis' factors, and the lanes' own digit."""
+
+    axis: str
+    position: int
+    factor: Factor
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
-    """layouts: of every node's domain. results: of every reduction's result. cost: in cycles of a multiprocessor, roughly."""
+    """layouts: of every node's domain. results: of every reduction's result. cost: in cycles of a multiprocessor, roughly. shared:
+    reductions whose lanes each keep a part of the result."""
 
     anchor: str
     threads: int
@@ -32,6 +42,7 @@ class Placement:
     results: dict[str, Layout]
     cost: float = 0.0
     min_blocks: int = 1
+    shared: dict[str, Shared] = field(default_factory=dict)
 
     def result(self, node: Node) -> Layout:
         """Where the value of a node lies."""

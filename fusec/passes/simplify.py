@@ -9,7 +9,7 @@ import struct
 from dataclasses import replace
 from typing import Union
 
-from ..ir.dtype import wrapped
+from ..ir.dtype import FLOATS, NARROW, SATURATES, wrapped
 from ..ir.graph import Digit, Graph, Load, Map, Node, Reduce, Ref, Store, refs
 from ..ir.rewrite import compose, drop_dead, map_refs
 from ..ir.scalar import Lit
@@ -29,8 +29,8 @@ def simplify(graph: Graph) -> Graph:
 
     Before: b: f32 = identity(a: bf16); c = add(b, 1)   After: c = add(a, 1)
     """
-    for rule in (_drop_casts, _drop_index_casts, _drop_wraps, _fold_constants, _multiply_by_reciprocals, _drop_broadcast_axes,
-                 _merge_equal):
+    for rule in (_drop_casts, _drop_clamps, _drop_index_casts, _drop_wraps, _fold_constants, _multiply_by_reciprocals,
+                 _drop_broadcast_axes, _merge_equal):
         graph = rule(graph)
     return drop_dead(graph)
 
@@ -70,6 +70,35 @@ def _covers(node: Node, table: dict[str, Node]) -> bool:
     assert isinstance(node.op, Map) and isinstance(node.op.args[0], Ref)
     ref = node.op.args[0]
     return {ref.index(a.name).axis for a in table[ref.value].axes} >= {a.name for a in node.axes}
+
+
+def _drop_clamps(graph: Graph) -> Graph:
+    """A cast that saturates needs no bound at its largest number or beyond.
+
+    Before: c = clamp(x, -448.0, 448.0); y: f8e4m3 = identity(c)   After: y: f8e4m3 = identity(x)
+    """
+    table = graph.table
+
+    def inner(ref: Ref, largest: float) -> Ref:
+        node = table[ref.value]
+        if not isinstance(node.op, Map) or node.op.fn not in ("clamp", "max", "min") or node.dtype in NARROW:
+            return ref
+        bounds = [a.value for a in node.op.args[1:] if isinstance(a, Lit)]
+        low, high = {"clamp": (-largest, largest), "max": (-largest, None), "min": (None, largest)}[node.op.fn]
+        wanted = [b for b in (low, high) if b is not None]
+        first = node.op.args[0]
+        if len(bounds) != len(wanted) or not isinstance(first, Ref) or table[first.value].dtype not in FLOATS:
+            return ref
+        if not all(b >= w if w > 0 else b <= w for b, w in zip(bounds, wanted)):
+            return ref
+        return inner(compose(ref, first, tuple(a.name for a in table[first.value].axes)), largest)
+
+    def change(node: Node) -> Node:
+        if node.dtype not in SATURATES or not (isinstance(node.op, Map) and node.op.fn == "identity"):
+            return node
+        arg = node.op.args[0]
+        return replace(node, op=Map("identity", (inner(arg, SATURATES[node.dtype]),))) if isinstance(arg, Ref) else node
+    return graph.with_nodes(tuple(change(n) for n in graph.nodes))
 
 
 def _rename_through_casts(graph: Graph) -> Graph:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ..ir.dtype import FLOATS
 from ..ir.tensor import Contract, Join, Map, Reduce, TensorGraph, TensorNode, Update
+from .changed_parts import changed_parts
 from .cut_ranges import producers
 from .push_reads import Pusher, Range
 from .simplify_tensors import drop_dead, simplify_tensors
@@ -28,7 +29,7 @@ def split_joins(graph: TensorGraph, also: frozenset[str] = frozenset()) -> Tenso
 
     The order of a sum is not part of the captured graph: parts are summed each by itself.
     """
-    joins = {n.name for n in graph.nodes if isinstance(n.op, Join) and _is_uneven(graph, n, n.op)} | also
+    joins = {n.name for n in graph.nodes if isinstance(n.op, Join) and _is_uneven(graph, n, n.op)} - changed_parts(graph) | also
     if not joins:
         return graph
     parts = _Parts(graph, frozenset(joins))

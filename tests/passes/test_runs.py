@@ -45,4 +45,4 @@ def test_pairs_that_a_thread_holds_are_read_side_by_side():
     example, dynamic = fused.capture_inputs(4)
     _, spec = to_kernel(to_graph(capture(fused.reference, example, dynamic)), "sm_90a")
     moved = {p.tensor: s for s in walk(spec.body) if isinstance(s, Copy) for p in (s.source, s.target) if isinstance(p, Global)}
-    assert moved["partial"].vector == 4 and moved["out0"].vector == 2
+    assert moved["partial"].vector == 8 and moved["out0"].vector == 2

@@ -3,9 +3,13 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import sympy
+import torch
 
+from fusec.capture import capture
 from fusec.ir.graph import Graph, Map, Reduce
+from fusec.ir.interpret import run_graph
 from fusec.ir.scalar import Lit
 from fusec.ir.tensor import Join, Slice, TensorGraph
 from fusec.passes.contract_products import contract_products
@@ -210,3 +214,20 @@ def test_joins_flatten_and_neighbours_meet() -> None:
     graph = simplify_tensors(b.graph(b.join(1, inner, y)))
     node = graph.table[graph.outputs[0]]
     assert isinstance(node.op, Join) and [graph.table[p].op for p in node.op.parts][0] == Slice(x, 1, 0)
+
+
+@pytest.mark.parametrize("fn, dropped", [
+    (lambda x: x.clamp(-448.0, 448.0).to(torch.float8_e4m3fn), True),
+    (lambda x: x.clamp(max=448.0).clamp(min=-448.0).to(torch.float8_e4m3fn), True),
+    (lambda x: x.clamp(-448.0, 440.0).to(torch.float8_e4m3fn), False),
+    (lambda x: x.clamp(0.0, 448.0).to(torch.float8_e4m3fn), False),
+    (lambda x: x.clamp(-57344.0, 57344.0).to(torch.float8_e5m2), False),
+    (lambda x: x.clamp(-448.0, 448.0).bfloat16(), False),
+])
+def test_a_cast_that_saturates_needs_no_bound(fn, dropped):
+    x = torch.tensor([[0.3, 447.9, 464.0, 1e4, float("inf"), float("nan"), -1e4, float("-inf")]]).repeat(2, 1)
+    graph = to_graph(capture(fn, dict(x=x)))
+    assert dropped == (not any(isinstance(n.op, Map) and n.op.fn in ("clamp", "max", "min") for n in graph.nodes))
+    memory = {"x": x, graph.outputs[0]: torch.zeros_like(fn(x))}
+    run_graph(graph, memory)
+    assert torch.equal(memory[graph.outputs[0]].float().nan_to_num(1.5), fn(x).float().nan_to_num(1.5))
