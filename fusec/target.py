@@ -41,6 +41,10 @@ class Target:
         warps = -(-threads * blocks // self.warp)
         return min(self.registers_thread, self.registers_sm // (-(-warps // 4) * 4 * self.warp) // 8 * 8)
 
+    def blocks(self, smem: int) -> int:
+        """Blocks of `smem` bytes of shared memory each that a multiprocessor can hold, at least one."""
+        return max(self.smem_per_sm // (smem + self.smem_reserved), 1)
+
     def carveout(self, blocks: int, smem: int) -> int:
         """The percentage of a multiprocessor's unified memory that `blocks` blocks of `smem` bytes need as shared memory."""
         return min(100, -(-100 * blocks * (smem + self.smem_reserved) // self.smem_per_sm))

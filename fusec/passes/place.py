@@ -180,6 +180,9 @@ def _at_least(problem: Problem, anchor: Node, search: Search) -> float:
 def _complete(problem: Problem, anchor: Node, search: Search) -> Placement | None:
     threads = search.threads
     choice, read = search.best()
+    buffers = search.buffers(choice)
+    if problem.beyond(buffers):
+        return None
     slots, waits, _ = search.parts(choice)
     layouts = search.layouts(choice)
     busy = [0.0] * (threads // 32)
@@ -192,7 +195,7 @@ def _complete(problem: Problem, anchor: Node, search: Search) -> Placement | Non
     need = max(live_registers(problem, layouts) + read // 2, flat_need) + problem.reserve
     if need > problem.target.registers(threads):
         return None
-    blocks = _resident_blocks(problem, layouts, threads, need, read, flat_need)
+    blocks = min(_resident_blocks(problem, layouts, threads, need, read, flat_need), problem.target.blocks(sum(buffers)))
     return Placement(
         anchor.name,
         threads,

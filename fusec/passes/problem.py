@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 
@@ -18,6 +19,9 @@ MAX_THREADS = 512  # Of a block: a choice, not the limit; more warps only repeat
 OTHER_REGISTERS = 20  # Addresses, loop state and what the epilogue keeps.
 MORE_REGISTERS = 24  # What is left beyond that after each layout that turned out to need more registers than there are.
 VECTOR_BYTES = 16  # Of one access: what every target has.
+SHARED = ("", "largest", "all")
+"""How placement counts shared memory: not at all, the largest buffer where others can use its bytes before and after it, or all
+buffers side by side."""
 LARGE_ACCESS = 4096  # Elements of a block from which on an access is what the block waits for.
 
 
@@ -43,7 +47,7 @@ class Problem:
     """A graph, its grid, the axes that every thread holds whole, the hardware it is placed on, and the walk of a block, if any.
 
     orders: strands of bounded axes, where `ordered`. avoid: layouts of the anchor that turned out to need more registers than there
-    are.
+    are. shared: how the shared memory of a block is counted, one of SHARED.
     """
 
     graph: Graph
@@ -55,6 +59,7 @@ class Problem:
     orders: dict[str, dict[str, int]] = field(default_factory=dict)
     ordered: bool = True
     avoid: tuple[Layout, ...] = ()
+    shared: str = ""
     mutated: frozenset[str] = frozenset()
     domains: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
     values: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
@@ -69,6 +74,22 @@ class Problem:
     def reserve(self) -> int:
         """Registers of a thread that placement leaves for what is not loaded: more where that was too few before."""
         return OTHER_REGISTERS + MORE_REGISTERS * len(self.avoid)
+
+    def beyond(self, buffers: Iterable[int]) -> int:
+        """Bytes of shared memory above the target's limit that buffers of so many bytes need, as `shared` counts them."""
+        if not self.shared:
+            return 0
+        return max((max(buffers, default=0) if self.shared == "largest" else sum(buffers)) - self.target.smem_per_block, 0)
+
+    def in_turn(self, node: Node) -> bool:
+        """Whether a value is handed over within a turn of the block's walk: it is made there and nobody needs it later."""
+        walk, readers = self.walk, self.graph.readers(node.name)
+        return walk is not None and walk.within(node.name) and all(walk.phases[r.name] == walk.phases[node.name] for r in readers)
+
+    def extents(self, node: Node, within: bool) -> tuple[int, ...]:
+        """The extents of a node's value in a block, or `within` a turn of its walk."""
+        part = {self.walk.axis: self.walk.part} if within and self.walk is not None else {}
+        return tuple(part.get(a.name, a.size) for a in self.axes(node))
 
     def domain(self, node: Node) -> tuple[Axis, ...]:
         """The local axes of a node's iteration space."""
