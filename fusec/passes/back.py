@@ -59,10 +59,14 @@ def _within_limit(problem: Problem, alignment: dict[str, int], refusal: Resource
     there is none."""
     for shared in SHARED[1:]:
         try:
-            return _scheduled(*place(replace(problem, shared=shared)), alignment)
+            placed = place(replace(problem, shared=shared))
+        except ResourceError:
+            break  # What does not fit alone does not fit beside others.
+        try:
+            return _scheduled(*placed, alignment)
         except ResourceError:
             continue
-    raise refusal
+    raise ResourceError(f"{problem.target.name}: {refusal.message}", refusal.loc, refusal.hint)
 
 
 def _scheduled(problem: Problem, placed: Placement, alignment: dict[str, int]) -> tuple[Schedule, KernelSpec]:

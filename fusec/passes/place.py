@@ -69,7 +69,7 @@ def _shared_out(problem: Problem, found: tuple[Problem, Placement] | None) -> tu
             tried += like(shared, anchor, walk, shared.grid.peers)
         for one in tried:
             placed = _cheapest(one, anchor)
-            if placed is None or placed.min_blocks == 1:
+            if placed is None or placed.alone:
                 continue
             cost = _spent(one, placed)
             if cost * one.grid.peers > DEAR * most:
@@ -195,7 +195,8 @@ def _complete(problem: Problem, anchor: Node, search: Search) -> Placement | Non
     need = max(live_registers(problem, layouts) + read // 2, flat_need) + problem.reserve
     if need > problem.target.registers(threads):
         return None
-    blocks = min(_resident_blocks(problem, layouts, threads, need, read, flat_need), problem.target.blocks(sum(buffers)))
+    room = _resident_blocks(problem, layouts, threads, need, read, flat_need)
+    blocks = min(room, problem.target.blocks(sum(buffers)))
     return Placement(
         anchor.name,
         threads,
@@ -204,6 +205,7 @@ def _complete(problem: Problem, anchor: Node, search: Search) -> Placement | Non
         _results(problem, layouts),
         _overlapped(slots * issue_share(threads, blocks) + waits, memory_cycles(problem, anchor, layouts), blocks),
         blocks,
+        room == 1,
     )
 
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from math import prod
 
 from ..ir.axis import Axis
+from ..ir.dtype import BYTES
 from ..ir.geometry import crosses_warps
 from ..ir.graph import Graph, Load, Node, Reduce, Store
 from ..ir.plan import Layout
 from ..target import Target
 from .choose_grid import Grid, strides
+from .plan_smem import ALIGN
 from .strands import strands
 from .walks import Walk
 
@@ -25,9 +27,15 @@ buffers side by side."""
 LARGE_ACCESS = 4096  # Elements of a block from which on an access is what the block waits for.
 
 
+def aligned(size: int) -> int:
+    """Bytes that a shared buffer of `size` bytes takes."""
+    return -(-size // ALIGN) * ALIGN
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """layouts: of every node's domain. results: of every reduction's result. cost: in cycles of a multiprocessor, roughly."""
+    """layouts: of every node's domain. results: of every reduction's result. cost: in cycles of a multiprocessor, roughly. alone:
+    whether registers leave no room for a second block on a multiprocessor."""
 
     anchor: str
     threads: int
@@ -36,6 +44,7 @@ class Placement:
     results: dict[str, Layout]
     cost: float = 0.0
     min_blocks: int = 1
+    alone: bool = False
 
     def result(self, node: Node) -> Layout:
         """Where the value of a node lies."""
@@ -90,6 +99,10 @@ class Problem:
         """The extents of a node's value in a block, or `within` a turn of its walk."""
         part = {self.walk.axis: self.walk.part} if within and self.walk is not None else {}
         return tuple(part.get(a.name, a.size) for a in self.axes(node))
+
+    def handed(self, node: Node) -> int:
+        """Bytes of the shared buffer in which a node's value is handed over."""
+        return aligned(prod(self.extents(node, self.in_turn(node))) * BYTES[node.dtype])
 
     def domain(self, node: Node) -> tuple[Axis, ...]:
         """The local axes of a node's iteration space."""

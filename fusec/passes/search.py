@@ -15,9 +15,8 @@ from ..ir.dtype import BYTES, register
 from ..ir.geometry import WARP_SIZE, thread_factors
 from ..ir.graph import Node, Reduce, Ref, Store, refs
 from ..ir.plan import Layout
-from .plan_smem import ALIGN
 from .price import FEW, HOLD, LEVEL, edge_cost, free_edge, issue_share, node_cost, read_registers
-from .problem import Problem
+from .problem import Problem, aligned
 from .regions import Group, flat_layout
 from .strands import fits
 
@@ -83,11 +82,6 @@ class Outline:
             self.costs[number, option[0]] = found
         return found
 
-    def handed(self, number: int) -> int:
-        """Bytes of the buffer in which a node's value is handed over."""
-        problem, node = self.problem, self.problem.graph.nodes[number]
-        return _aligned(prod(problem.extents(node, problem.in_turn(node))) * BYTES[node.dtype])
-
     def partials(self, number: int, layout: Layout) -> int:
         """Bytes of the buffer for what the warps and the blocks of a cluster have each of a reduction."""
         problem, node = self.problem, self.problem.graph.nodes[number]
@@ -95,7 +89,7 @@ class Outline:
         reduced = tuple(a.name for a in problem.grid.local(node.op.axes))
         warps = prod(f.extent for _, _, f in thread_factors(layout, reduced) if f.step >= WARP_SIZE)
         blocks = problem.grid.peers if problem.folds_blocks(node) else 1
-        return _aligned(blocks * warps * prod(problem.extents(node, True)) * BYTES[register(node.dtype)])
+        return aligned(blocks * warps * prod(problem.extents(node, True)) * BYTES[register(node.dtype)])
 
     def edge(self, operand: int, mine: Option, value: int, theirs: Option, apart: bool) -> Edge:
         """An operand under its reader's layout and that of its value's node; apart: both are flat, each on threads of its own."""
@@ -224,7 +218,7 @@ class Search:
 
     def buffers(self, choice: list[int]) -> list[int]:
         """Bytes of every shared buffer of the block under a choice."""
-        chosen, found = (*choice, 0), dict[int, int]()
+        problem, chosen, found = self.outline.problem, (*choice, 0), dict[int, int]()
         for number, (home, needs, _, _) in enumerate(self.outline.rows):
             flat = chosen[home]
             if self._node(number, flat)[1]:
@@ -232,7 +226,7 @@ class Search:
             for operand, value, theirs in needs:
                 if value not in found and not (self.edges[4 * operand + 2 * flat + chosen[theirs]]
                                                or self._edge(number, operand, value, flat, chosen[theirs]))[0]:
-                    found[value] = self.outline.handed(value)
+                    found[value] = problem.handed(problem.graph.nodes[value])
         return list(found.values())
 
     def _ranked(self, choice: list[int]) -> tuple[int, float, int]:
@@ -288,11 +282,6 @@ def make_search(outline: Outline, anchor: Layout, threads: int) -> Search | None
     homes = [row[0] for row in outline.rows]
     partial = {home for home, o in zip(homes, options, strict=True) if o[0] is None} - {-1}
     return Search(outline, threads, [(None if h in partial else o[0], o[1]) for h, o in zip(homes, options, strict=True)])
-
-
-def _aligned(size: int) -> int:
-    """Bytes that a shared buffer takes."""
-    return -(-size // ALIGN) * ALIGN
 
 
 def _names(axes: tuple[Axis, ...]) -> tuple[str, ...]:
