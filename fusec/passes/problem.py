@@ -92,8 +92,10 @@ class Problem:
 
     def in_turn(self, node: Node) -> bool:
         """Whether a value is handed over within a turn of the block's walk: it is made there and nobody needs it later."""
-        walk, readers = self.walk, self.graph.readers(node.name)
-        return walk is not None and walk.within(node.name) and all(walk.phases[r.name] == walk.phases[node.name] for r in readers)
+        walk = self.walk
+        if walk is None or not walk.within(node.name):
+            return False
+        return all(walk.phases[r.name] == walk.phases[node.name] for r in self.graph.readers(node.name))
 
     def extents(self, node: Node, within: bool) -> tuple[int, ...]:
         """The extents of a node's value in a block, or `within` a turn of its walk."""

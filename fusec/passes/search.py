@@ -45,6 +45,7 @@ class Outline:
     flats: dict[int, list[Option | None]] = field(default_factory=dict)
     costs: dict[tuple[int, int], tuple[float, bool]] = field(default_factory=dict)
     passed: dict[tuple[int, int, int, bool], Edge] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         nodes, walk = self.problem.graph.nodes, self.problem.walk
@@ -81,6 +82,12 @@ class Outline:
             found = node_cost(self.problem, node, option[1]), self.problem.crosses(node, option[1])
             self.costs[number, option[0]] = found
         return found
+
+    def handed(self, number: int) -> int:
+        """Bytes of the buffer in which a node's value is handed over."""
+        if number not in self.sizes:
+            self.sizes[number] = self.problem.handed(self.problem.graph.nodes[number])
+        return self.sizes[number]
 
     def partials(self, number: int, layout: Layout) -> int:
         """Bytes of the buffer for what the warps and the blocks of a cluster have each of a reduction."""
@@ -218,7 +225,7 @@ class Search:
 
     def buffers(self, choice: list[int]) -> list[int]:
         """Bytes of every shared buffer of the block under a choice."""
-        problem, chosen, found = self.outline.problem, (*choice, 0), dict[int, int]()
+        chosen, found = (*choice, 0), dict[int, int]()
         for number, (home, needs, _, _) in enumerate(self.outline.rows):
             flat = chosen[home]
             if self._node(number, flat)[1]:
@@ -226,7 +233,7 @@ class Search:
             for operand, value, theirs in needs:
                 if value not in found and not (self.edges[4 * operand + 2 * flat + chosen[theirs]]
                                                or self._edge(number, operand, value, flat, chosen[theirs]))[0]:
-                    found[value] = problem.handed(problem.graph.nodes[value])
+                    found[value] = self.outline.handed(value)
         return list(found.values())
 
     def _ranked(self, choice: list[int]) -> tuple[int, float, int]:
