@@ -20,7 +20,7 @@ import click
 from . import __version__
 from .errors import FusecError, InternalError
 from .options import EXAMPLE_ROWS, NUMERICS, Progress, SizeValue, archs, combinations, sizes
-from .target import DEFAULT
+from .target import DEFAULT, TARGETS
 
 if TYPE_CHECKING:
     from .api import Fused
@@ -195,7 +195,8 @@ def command(name: str, *, arch: str | None = ARCHS) -> Callable[[Callable[..., A
         made = click.option("--rows", default=EXAMPLE_ROWS, show_default=True, type=click.IntRange(2),
                             help="Rows of the example inputs.")(made)
         if arch is not None:
-            made = click.option("--arch", default=arch, show_default=True, metavar="ARCH[,ARCH]", help="Architectures.")(made)
+            made = click.option("--arch", default=arch, show_default=True, metavar="ARCH[,ARCH]",
+                                help=f"Architectures, of {', '.join(TARGETS)}.")(made)
         return commands.command(name)(click.argument("file")(made))
     return decorate
 
@@ -308,7 +309,8 @@ def check(request: Request, **options: Any) -> int:
 
 @commands.command("receipts")
 @click.argument("files", nargs=-1, metavar="[FILE]…")
-@click.option("--arch", default=ARCHS, show_default=True, metavar="ARCH[,ARCH]", help="Architectures.")
+@click.option("--arch", default=ARCHS, show_default=True, metavar="ARCH[,ARCH]",
+              help=f"Architectures, of {', '.join(TARGETS)}.")
 @click.option("--receipts", "folder", metavar="FOLDER", help="Where receipts are kept.")
 @click.option("--strict", is_flag=True, help="Exit with 1 where a receipt is missing.")
 def receipts(files: tuple[str, ...], arch: str, folder: str | None, strict: bool) -> int:

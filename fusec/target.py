@@ -1,7 +1,8 @@
 """Hardware facts per architecture: the only file with hardware numbers.
 
 Sources: CUDA C++ Programming Guide, table of technical specifications per compute capability (registers, threads, shared memory);
-measured bandwidth: an in-place stream of 64 KB per block with evict-first hints on one H200; peaks: the vendor's data sheets.
+measured bandwidth: an in-place stream of 64 KB per block with evict-first hints on one H200; multiprocessors and peaks: the
+vendor's data sheets of the H200, the B200, the B300 and, of sm_120a, the GeForce RTX 5090. All take clusters of eight blocks.
 """
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ KB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One architecture. Bytes; `stream_tb_s`: TB/s of a measured in-place stream, None where none was measured."""
+    """One architecture. Bytes; `peak_tb_s`, `stream_tb_s`: TB/s of the memory by its data sheet, and of an in-place stream as
+    measured, None where none was."""
 
     name: str
     smem_per_block: int
@@ -40,6 +42,10 @@ class Target:
         has a quarter of the registers, so warps count in fours: 14 of them leave no more room than 16."""
         warps = -(-threads * blocks // self.warp)
         return min(self.registers_thread, self.registers_sm // (-(-warps // 4) * 4 * self.warp) // 8 * 8)
+
+    def blocks(self, smem: int) -> int:
+        """Blocks of `smem` bytes of shared memory each that a multiprocessor can hold, at least one."""
+        return max(self.smem_per_sm // (smem + self.smem_reserved), 1)
 
     def carveout(self, blocks: int, smem: int) -> int:
         """The percentage of a multiprocessor's unified memory that `blocks` blocks of `smem` bytes need as shared memory."""

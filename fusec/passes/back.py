@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from ..errors import ResourceError
 from ..ir.dtype import BYTES
 from ..ir.graph import Graph
 from ..ir.kernel import Copy, Global, KernelSpec, Let, Linear, Parameter, Statement, Term, walk
@@ -24,7 +25,7 @@ from .linearize import linearize
 from .localize import localize
 from .mask_loads import mask_loads
 from .place import place
-from .problem import Placement, Problem
+from .problem import SHARED, Placement, Problem
 from .plan_smem import plan_smem, with_spans
 from .recompute import recompute
 from .round_once import round_once
@@ -46,38 +47,60 @@ def to_kernel(
     graph = mask_loads(bind_loads(graph))
     held = register_axes(graph)
     grid = choose_grid(graph, held)
-    graph = recompute(graph, grid)
-    target = TARGETS[arch]
-    problem, placed = place(Problem(graph, grid, held, target, avoid=avoid))
+    problem = Problem(recompute(graph, grid), grid, held, TARGETS[arch], avoid=avoid)
+    placed = place(problem)
+    try:
+        return _scheduled(*placed, alignment or {})
+    except ResourceError as refusal:
+        return _within_limit(problem, alignment or {}, refusal)
+
+
+def _within_limit(problem: Problem, alignment: dict[str, int], refusal: ResourceError) -> tuple[Schedule, KernelSpec]:
+    """The cheapest placement whose shared memory the target has, where the cheapest of all needs more. Raises the refusal where
+    there is none."""
+    for shared in SHARED[1:]:
+        try:
+            placed = place(replace(problem, shared=shared))
+        except ResourceError:
+            break  # What does not fit alone does not fit beside others.
+        try:
+            return _scheduled(*placed, alignment)
+        except ResourceError:
+            continue
+    raise ResourceError(f"{problem.target.name}: {refusal.message}", refusal.loc, refusal.hint)
+
+
+def _scheduled(problem: Problem, placed: Placement, alignment: dict[str, int]) -> tuple[Schedule, KernelSpec]:
+    """The schedule and the kernel of a placement. Raises ResourceError where its shared memory does not fit."""
+    graph, target = problem.graph, problem.target
     placed = share_lanes(problem, placed)
-    graph = problem.graph
     levels = assign_levels(problem, placed)
     coords = Coordinates(problem, placed)
-    emitter = Emitter(problem, placed, coords, alignment or {})
-    for name in sorted(levels.crossing | set(placed.shared)):
+    emitter = Emitter(problem, placed, coords, alignment)
+    for name in sorted(levels.crossing | set(placed.dealt)):
         emitter.partials[name] = coords.fresh(f"{name}_part")
     launch = replace(coords.launch(), once_below=ONCE_WAVES * target.multiprocessors)
     body = localize(linearize(problem, placed, levels, emitter))
     sizes = {e.buffer: (e.dtype, prod(e.extents)) for e in emitter.exchanges.values()}
     tensors = {t.name: t.dtype for t in graph.arguments + graph.fresh}
     body = round_once(body, tensors, {buffer: dtype for buffer, (dtype, _) in sizes.items()})
-    plan = plan_smem(body, sizes, target.smem_per_block)
+    origins = {e.buffer: problem.table[e.value].loc for e in emitter.exchanges.values()}
+    plan = plan_smem(body, sizes, target.smem_per_block, origins)
     body = insert_barriers(_lets(coords, body) + body, plan, lambda a, b: apart(graph, problem.table[a], problem.table[b]),
                            bool(placed.grid.cluster))
     body = hold_narrow(body, tensors)
     schedule = Schedule(
         placed.anchor,
         placed.threads,
-        grid.axes,
+        problem.grid.axes,
         tuple(placed.layouts.items()),
         tuple(emitter.exchanges.values()),
         forms=tuple((name, str(form)) for name, form in reduce_forms(problem, placed)),
     )
     plan = with_spans(plan, body)
-    most = max(target.smem_per_sm // (plan.total + target.smem_reserved), 1)
-    launch = replace(launch, min_blocks=min(launch.min_blocks, most))
-    spec = KernelSpec(graph.name, graph.name, arch, _parameters(graph, emitter), launch, plan, body, _summary(problem, placed))
-    return schedule, verify_kernel(spec)
+    launch = replace(launch, min_blocks=min(launch.min_blocks, target.blocks(plan.total)))
+    parameters, summary = _parameters(graph, emitter), _summary(problem, placed)
+    return schedule, verify_kernel(KernelSpec(graph.name, graph.name, target.name, parameters, launch, plan, body, summary))
 
 
 def _lets(coords: Coordinates, body: tuple[Statement, ...]) -> tuple[Statement, ...]:

@@ -17,7 +17,7 @@ from ..ir.overlap import apart
 from .choose_grid import Grid, unnamed
 from .problem import Problem
 
-SIZES = (2, 4, 8)  # Blocks of a cluster; every device takes eight.
+SIZES = (2, 4, 8)  # Blocks of a cluster; every target takes eight.
 
 
 def clusters(problem: Problem, anchor: Node) -> Iterator[Problem]:

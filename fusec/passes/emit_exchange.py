@@ -34,12 +34,7 @@ class Exchanges(Context):
 
     def within(self, node: Node) -> bool:
         """Whether a value is handed over within a turn of the block's walk: it is made there and nobody needs it later."""
-        walk, readers = self.problem.walk, self.problem.graph.readers(node.name)
-        return (
-            walk is not None
-            and walk.within(node.name)
-            and all(walk.phases[r.name] == walk.phases[node.name] for r in readers)
-        )
+        return self.problem.in_turn(node)
 
     def _buffer_order(self, node: Node) -> tuple[str, ...]:
         """The axes of a buffer, outermost first: what neighbouring threads or vector elements hold lies side by side."""

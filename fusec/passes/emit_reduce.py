@@ -176,7 +176,7 @@ class Reductions(Context):
         loops, _ = self.loops(layout, kept)
         target = self.own(node)
         body: list[Statement] = []
-        if node.name in self.placed.shared:
+        if node.name in self.placed.dealt:
             body.append(Declare(node.name, self.shape(layout, kept), register(node.dtype)))
             body.append(Compute(loops, (Assign(target, self._own_part(node), self.origin(node)),)))
         elif node.name in self.partials:
@@ -195,16 +195,16 @@ class Reductions(Context):
 
     def _own_part(self, node: Node) -> Value:
         """Of the results that all lanes have, the one that is this lane's."""
-        shared = self.placed.shared[node.name]
+        share = self.placed.dealt[node.name]
         name, inner, kept = self._inner(node)
         _, point = self.loops(self.placed.results[node.name], kept)
-        lane = Coordinate(var(self.coords.digit(inner.first, shared.factor, shared.axis, self.coords.total(inner))))
+        lane = Coordinate(var(self.coords.digit(inner.first, share.factor, share.axis, self.coords.total(inner))))
 
         def part(number: int) -> Elem:
-            at = {**point, (shared.axis, shared.position): Linear((), number)}
+            at = {**point, (share.axis, share.position): Linear((), number)}
             return Elem(name, tuple(at[a, i] for a, i, _ in registers(inner, kept)))
-        value: Value = part(shared.factor.extent - 1)
-        for number in reversed(range(shared.factor.extent - 1)):
+        value: Value = part(share.factor.extent - 1)
+        for number in reversed(range(share.factor.extent - 1)):
             value = Apply("select", (Apply("lt", (lane, Lit(number + 1))), part(number), value))
         return value
 

@@ -28,19 +28,17 @@ class Levels:
 
 
 def assign_levels(problem: Problem, placed: Placement) -> Levels:
-    """Levels of every node."""
+    """Levels of every node. Where shared memory is short, values that do not fit beside each other are handed over one level after
+    the other."""
     start: dict[str, int] = {}
     ready: dict[str, int] = {}
-    exchanged: set[str] = set()
+    free = {(n.name, r): free_edge(problem, n.name, r, placed.result(problem.table[r.value]), placed.layouts[n.name])
+            for n in problem.graph.nodes for r in refs(n.op)}
+    exchanged = frozenset(ref.value for (_, ref), held in free.items() if not held)
     crossing: set[str] = set()
+    handed: dict[int, list[int]] = {}
     for node in problem.graph.nodes:
-        level = 0
-        for ref in refs(node.op):
-            producer = problem.table[ref.value]
-            free = free_edge(problem, node.name, ref, placed.result(producer), placed.layouts[node.name])
-            if not free:
-                exchanged.add(ref.value)
-            level = max(level, ready[ref.value] + (0 if free else 1))
+        level = max((ready[ref.value] + (not free[node.name, ref]) for ref in refs(node.op)), default=0)
         if isinstance(node.op, Store):
             level = max([level, *(start[n] for n in before(problem.graph, node) if n in start)])
         start[node.name] = level
@@ -48,7 +46,12 @@ def assign_levels(problem: Problem, placed: Placement) -> Levels:
         if late:
             crossing.add(node.name)
         ready[node.name] = level + (1 if late else 0)
-    return Levels(start, ready, frozenset(exchanged), frozenset(crossing), _after_clusters(problem, start))
+        if problem.shared and node.name in exchanged:
+            size = problem.handed(node)
+            while handed.get(ready[node.name]) and sum(handed[ready[node.name]]) + size > problem.target.smem_per_block:
+                ready[node.name] += 1
+            handed.setdefault(ready[node.name], []).append(size)
+    return Levels(start, ready, exchanged, frozenset(crossing), _after_clusters(problem, start))
 
 
 def _after_clusters(problem: Problem, start: dict[str, int]) -> frozenset[str]:

@@ -69,7 +69,7 @@ def _shared_out(problem: Problem, found: tuple[Problem, Placement] | None) -> tu
             tried += like(shared, anchor, walk, shared.grid.peers)
         for one in tried:
             placed = _cheapest(one, anchor)
-            if placed is None or placed.min_blocks == 1:
+            if placed is None or placed.alone:
                 continue
             cost = _spent(one, placed)
             if cost * one.grid.peers > DEAR * most:
@@ -180,6 +180,9 @@ def _at_least(problem: Problem, anchor: Node, search: Search) -> float:
 def _complete(problem: Problem, anchor: Node, search: Search) -> Placement | None:
     threads = search.threads
     choice, read = search.best()
+    buffers = search.buffers(choice)
+    if problem.beyond(buffers):
+        return None
     slots, waits, _ = search.parts(choice)
     layouts = search.layouts(choice)
     busy = [0.0] * (threads // 32)
@@ -192,7 +195,8 @@ def _complete(problem: Problem, anchor: Node, search: Search) -> Placement | Non
     need = max(live_registers(problem, layouts) + read // 2, flat_need) + problem.reserve
     if need > problem.target.registers(threads):
         return None
-    blocks = _resident_blocks(problem, layouts, threads, need, read, flat_need)
+    room = _resident_blocks(problem, layouts, threads, need, read, flat_need)
+    blocks = min(room, problem.target.blocks(sum(buffers)))
     return Placement(
         anchor.name,
         threads,
@@ -201,6 +205,7 @@ def _complete(problem: Problem, anchor: Node, search: Search) -> Placement | Non
         _results(problem, layouts),
         _overlapped(slots * issue_share(threads, blocks) + waits, memory_cycles(problem, anchor, layouts), blocks),
         blocks,
+        room == 1,
     )
 
 

@@ -7,10 +7,10 @@ would not fit side by side: reuse costs a barrier, which the barriers pass then 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ..errors import ResourceError
+from ..errors import Loc, ResourceError
 from ..ir.dtype import BYTES
 from ..ir.kernel import Copy, Guard, Repeat, Shared, Statement, walk
 from ..ir.plan import Buffer, SmemPlan
@@ -30,9 +30,10 @@ def shared_accesses(statement: Statement) -> Iterator[tuple[str, bool]]:
             yield from shared_accesses(inner)
 
 
-def plan_smem(body: tuple[Statement, ...], sizes: dict[str, tuple[str, int]], limit: int) -> SmemPlan:
-    """Offsets of the buffers in `sizes` (name -> dtype, elements). Raises ResourceError with the largest buffer where they do
-    not fit."""
+def plan_smem(body: tuple[Statement, ...], sizes: dict[str, tuple[str, int]], limit: int,
+              origins: Mapping[str, Loc] | None = None) -> SmemPlan:
+    """Offsets of the buffers in `sizes` (name -> dtype, elements). Raises ResourceError with the bytes needed, the limit, and the
+    largest buffer, at its place in `origins`, where they do not fit."""
     live = _spans(body)
     for reuse in (False, True):
         plan = _pack(live, sizes, reuse)
@@ -41,7 +42,9 @@ def plan_smem(body: tuple[Statement, ...], sizes: dict[str, tuple[str, int]], li
     worst = max(plan.buffers, key=lambda b: b.bytes)
     raise ResourceError(
         f"shared memory: {plan.total} bytes needed, at most {limit} per block; the largest buffer is {worst.name} with "
-        f"{worst.bytes} bytes"
+        f"{worst.bytes} bytes",
+        (origins or {}).get(worst.name),
+        "split the function in two, use smaller heads, or compile for an architecture whose blocks have more",
     )
 
 

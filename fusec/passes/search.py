@@ -8,12 +8,15 @@ times.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 
 from ..ir.axis import Axis
-from ..ir.graph import Node, Ref, Store, refs
+from ..ir.dtype import BYTES, register
+from ..ir.geometry import WARP_SIZE, thread_factors
+from ..ir.graph import Node, Reduce, Ref, Store, refs
 from ..ir.plan import Layout
 from .price import FEW, HOLD, LEVEL, edge_cost, free_edge, issue_share, node_cost, read_registers
-from .problem import Problem
+from .problem import Problem, aligned
 from .regions import Group, flat_layout
 from .strands import fits
 
@@ -42,6 +45,7 @@ class Outline:
     flats: dict[int, list[Option | None]] = field(default_factory=dict)
     costs: dict[tuple[int, int], tuple[float, bool]] = field(default_factory=dict)
     passed: dict[tuple[int, int, int, bool], Edge] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         nodes, walk = self.problem.graph.nodes, self.problem.walk
@@ -78,6 +82,21 @@ class Outline:
             found = node_cost(self.problem, node, option[1]), self.problem.crosses(node, option[1])
             self.costs[number, option[0]] = found
         return found
+
+    def handed(self, number: int) -> int:
+        """Bytes of the buffer in which a node's value is handed over."""
+        if number not in self.sizes:
+            self.sizes[number] = self.problem.handed(self.problem.graph.nodes[number])
+        return self.sizes[number]
+
+    def partials(self, number: int, layout: Layout) -> int:
+        """Bytes of the buffer for what the warps and the blocks of a cluster have each of a reduction."""
+        problem, node = self.problem, self.problem.graph.nodes[number]
+        assert isinstance(node.op, Reduce)
+        reduced = tuple(a.name for a in problem.grid.local(node.op.axes))
+        warps = prod(f.extent for _, _, f in thread_factors(layout, reduced) if f.step >= WARP_SIZE)
+        blocks = problem.grid.peers if problem.folds_blocks(node) else 1
+        return aligned(blocks * warps * prod(problem.extents(node, True)) * BYTES[register(node.dtype)])
 
     def edge(self, operand: int, mine: Option, value: int, theirs: Option, apart: bool) -> Edge:
         """An operand under its reader's layout and that of its value's node; apart: both are flat, each on threads of its own."""
@@ -204,19 +223,37 @@ class Search:
                 hold = level
         return total, self._waits(max(ready), max(walked), hold)
 
+    def buffers(self, choice: list[int]) -> list[int]:
+        """Bytes of every shared buffer of the block under a choice."""
+        chosen, found = (*choice, 0), dict[int, int]()
+        for number, (home, needs, _, _) in enumerate(self.outline.rows):
+            flat = chosen[home]
+            if self._node(number, flat)[1]:
+                found[-1 - number] = self.outline.partials(number, self._layout(number, flat))
+            for operand, value, theirs in needs:
+                if value not in found and not (self.edges[4 * operand + 2 * flat + chosen[theirs]]
+                                               or self._edge(number, operand, value, flat, chosen[theirs]))[0]:
+                    found[value] = self.outline.handed(value)
+        return list(found.values())
+
+    def _ranked(self, choice: list[int]) -> tuple[int, float, int]:
+        """(bytes of shared memory above the limit, cycles, registers of values read back) under a choice."""
+        problem = self.outline.problem
+        return (problem.beyond(self.buffers(choice)) if problem.shared else 0, *self.price(choice))
+
     def best(self) -> tuple[list[int], int]:
         """A choice that no change of one group improves, and the registers of values read back."""
         groups = self.outline.groups
         firsts = [self.options[i] for i in self._firsts()]
         choice = [0 if o[0] is not None else 1 for o in firsts]
-        cost, held = self.price(choice)
+        *cost, held = self._ranked(choice)
         for _ in range(3):
             before = cost
             for i in range(len(groups)):
                 if firsts[i][0] is None:
                     continue
                 choice[i] ^= 1
-                found, registers = self.price(choice)
+                *found, registers = self._ranked(choice)
                 if found < cost:
                     cost, held = found, registers
                 else:

@@ -52,6 +52,16 @@ def test_compile_prints_json_by_its_schema_for_every_function_and_architecture(r
     assert [k["seconds"] for k in again] == [0] and again[0]["key"] == one["key"] and again[0]["registers"] == one["registers"]
 
 
+def test_the_floor_where_nothing_was_measured_is_that_of_the_peak(run, step):
+    code, out, err = run("compile", step(DOUBLE), "--json", "-D", "C=4096", "--rows", "64", "--arch", "sm_103a,sm_120a")
+    assert code == 0, err
+    found = json.loads(out)
+    moved = 2 * 64 * 4096 * 4
+    assert [(k["arch"], k["floor_us"], k["spills"]) for k in found["kernels"]] == [
+        ("sm_103a", round(moved / 8e6, 3), 0), ("sm_120a", round(moved / 1.79e6, 3), 0)]
+    assert "floor on sm_120a: 1.79 TB/s, peak by its data sheet" in found["notes"]
+
+
 def test_the_table_holds_a_row_per_kernel_when_piped(run, step, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     code, out, _ = run("compile", step(DOUBLE), "--arch", "sm_90a")

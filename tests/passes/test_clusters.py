@@ -224,5 +224,7 @@ def test_ranks_are_the_innermost_part_of_the_grid(always_shared: list[int]) -> N
 def test_explain_tells_what_a_cluster_shares(always_shared: list[int]) -> None:
     stages = compile(capture(shared_window, given()), "sm_90a", until="kernel")
     text = explain(stages, 9)
-    assert "2 blocks of a cluster share out " in text and "  one cluster" in text
+    axis, = (line.rpartition(" ")[2] for line in stages.need("kernel").summary if line.startswith("clusters: "))
+    owned, = (line.partition(": ")[0] for line in text.splitlines() if line.startswith("  one cluster"))
+    assert f"2 blocks of a cluster share out {axis}: " in text and axis not in owned
     assert "a barrier of the cluster: " in text

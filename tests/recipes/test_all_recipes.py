@@ -12,6 +12,8 @@ import torch
 import fusec
 from fusec import recipes
 from fusec.checker.target import target
+from fusec.ir.kernel import Barrier, walk
+from fusec.target import TARGETS
 
 HEADS = dict(H=2, D=32)
 SPLITS = dict(H=2, S=3, D=32)
@@ -52,6 +54,11 @@ CASES = {
     "swiglu:swiglu": [NORM],
     "swiglu:swiglu_quant": [NORM],
 }
+OPTIONS = {name: [{}, *({n: v for n, v in sizes.items() if isinstance(v, str)} for sizes in every)]
+           for name, every in CASES.items()}
+VARIANTS = [pytest.param(name, variant, id=" ".join([name, *variant.values()]))
+            for name, every in OPTIONS.items() for i, variant in enumerate(every) if variant not in every[:i]]
+UNSPILLED = ("sm_90a", "sm_100a")  # Elsewhere spills are recorded.
 QUICK = ("kimi_k3_decode:mla_reduce", "mlstm_decode:mlstm_decode", "merge_states:merge_attn_states", "swiglu:swiglu_quant")
 EVERY = [pytest.param(name, sizes, id=f"{name} {i}", marks=() if name in QUICK and i == 0 else pytest.mark.recipes)
          for name, all_sizes in CASES.items() for i, sizes in enumerate(all_sizes)]
@@ -82,8 +89,14 @@ def test_its_kernel_computes_what_it_says(name, sizes):
 
 
 @pytest.mark.recipes
-@pytest.mark.parametrize("name", CASES)
-def test_it_is_one_kernel_without_spills_on_every_architecture(name):
-    fused = dict(found())[name]
-    for kernel in fused.compile("sm_90a,sm_100a").kernels:
-        assert kernel.resources["spills"] == 0, (kernel.arch, kernel.resources)
+@pytest.mark.parametrize("name, variant", VARIANTS)
+def test_it_is_one_kernel_on_every_architecture(name, variant, record_property):
+    kernels = dict(found())[name].compile(list(TARGETS), **variant).kernels
+    assert [k.arch for k in kernels] == list(TARGETS)
+    for kernel in kernels:
+        resources, target, spec = kernel.resources, TARGETS[kernel.arch], kernel.made.need("kernel")
+        record_property(kernel.arch, {n: resources[n] for n in ("registers", "spills", "smem", "barriers")})
+        assert 0 < resources["registers"] <= target.registers(kernel.threads, spec.launch.min_blocks)
+        assert resources["smem"] == kernel.smem_bytes <= target.smem_per_block
+        assert (resources["barriers"] > 0) == any(isinstance(s, Barrier) for s in walk(spec.body))
+        assert resources["spills"] == 0 or kernel.arch not in UNSPILLED, (kernel.arch, resources)
