@@ -1,4 +1,4 @@
-"""The emitted source of the first four recipes, compared with golden files: under 350 lines each, the same bytes everywhere."""
+"""The emitted source of some recipes of every kind, compared with golden files: under 350 lines each, the same bytes everywhere."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -7,10 +7,13 @@ import pytest
 
 from fusec.api import capture_graph
 from fusec.passes.pipeline import compile as run_passes
+from fusec.recipes.deepseek_v4_decode import reduce_unrotate_quant
 from fusec.recipes.gla_decode import gla_decode
-from fusec.recipes.kimi_k3_decode import kda_decode
+from fusec.recipes.kimi_k3_decode import kda_decode, mla_reduce
+from fusec.recipes.merge_states import merge_states
 from fusec.recipes.rmsnorm import add_rmsnorm_quant
 from fusec.recipes.short_conv import short_conv
+from fusec.recipes.split_kv_reduce import reduce_base2, reduce_grouped, reduce_max_sum
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "recipes"
 CASES = {
@@ -20,11 +23,20 @@ CASES = {
     "short_conv": (short_conv, {}),
     "add_rmsnorm_quant": (add_rmsnorm_quant, {}),
 }
+"""These have also run on a device beside the emulator (tests/emulate/agreement.py)."""
+SPLITS = {
+    "mla_reduce": (mla_reduce, {}),
+    "reduce_base2": (reduce_base2, {}),
+    "reduce_max_sum": (reduce_max_sum, {}),
+    "reduce_grouped": (reduce_grouped, {}),
+    "reduce_unrotate_quant": (reduce_unrotate_quant, {}),
+    "merge_states": (merge_states, {}),
+}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *SPLITS])
 def test_emitted_source(name: str, update_golden: bool) -> None:
-    fn, sizes = CASES[name]
+    fn, sizes = {**CASES, **SPLITS}[name]
     stages = capture_graph(fn.reference, fn.inputs(4, **sizes))
     for arch in ("sm_90a", "sm_100a"):
         source = run_passes(stages.for_arch(arch, {}), arch, until="source").need("source")
