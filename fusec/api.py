@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import sympy
 import torch
 
 from .capture import annotations, bind, examples
 from .capture.trace import capturing
 from .compiler import Progress, graph_stages, kernels, quiet
 from .errors import ArgumentError, CaptureError, FusecError, FusionError
+from .ir.axis import Extent
 from .ir.graph import Graph
 from .options import EXAMPLE_ROWS, archs, numerics_option
 from .passes.pipeline import Stages
@@ -136,13 +138,24 @@ def stand_ins(graph: Graph | None, named: Mapping[str, torch.Tensor],
     symbols = {a.name: a.shape for a in graph.arguments} if graph is not None else {}
     if graph is not None:
         contract.check_shapes(graph.arguments, example, sizes)
+    called = {e: named[name].shape[dim] for name, shape in symbols.items() if name in named
+              for dim, e in enumerate(shape) if isinstance(e, sympy.Symbol)}
+
+    def size(extent: Extent, given: int) -> int:
+        """The size in place of a given one of this extent."""
+        few = {s: max(sizes[str(s)], 2) for s in sympy.sympify(extent).free_symbols if called.get(s, 2) < 2}
+        if not few or isinstance(extent, int):
+            return given
+        before, after = (int(str(extent.subs({**called, **now}))) for now in ({}, few))
+        return after if given == before else given * after // before if before else given
     found = {}
     for name, t in named.items():
         shape, strides = list(t.shape), list(t.stride())
         for dim, extent in enumerate(symbols.get(name, ())):
-            if not isinstance(extent, int) and shape[dim] < 2:
-                strides[dim] = max((n * s for n, s in zip(shape, strides) if n > 1), default=1)
-                shape[dim] = max(sizes[str(extent)], 2)
+            now = size(extent, shape[dim])
+            if now != shape[dim]:
+                strides[dim] = max((n * s for n, s in zip(shape, strides) if n > 1), default=1) if shape[dim] < 2 else strides[dim]
+                shape[dim] = now
         found[name] = shape, strides, t.dtype
     return without_memory(found)
 
@@ -306,12 +319,13 @@ class Fused(Dispatcher):
         return self._artifacts[-1]
 
     def _capture_call(self, named: Mapping[str, torch.Tensor], tree: Any) -> Artifact:
-        """Capture from a call's tensors. Sizes and dtypes are the call's; what the first capture found to vary must agree."""
+        """Capture from a call's tensors. Sizes and dtypes are the call's; what the first capture found to vary must agree, and what
+        it made of that (rows times heads) is made anew."""
         from .capture.bind import fill
         known = next(iter(self._artifacts), None)
         if known is None:
             return self._capture(fill(tree, stand_ins(None, named, {})))
-        loose = [replace(a, shape=tuple(n if isinstance(e, int) else e for e, n in zip(a.shape, named[a.name].shape))
+        loose = [replace(a, shape=tuple(e if isinstance(e, sympy.Symbol) else n for e, n in zip(a.shape, named[a.name].shape))
                          if len(a.shape) == named[a.name].dim() else a.shape, strides=(None,) * len(a.shape))
                  for a in known.graph.arguments if a.name in named]
         contract.check_shapes(loose, named, {}, dtypes=False)

@@ -81,6 +81,23 @@ def test_other_sizes_dtypes_and_constants_are_other_artifacts(compiled):
     assert len(step.kernels) == 7
 
 
+def test_rows_by_heads_with_other_heads_are_another_artifact(compiled):
+    """The first dim of x is rows times heads: for other heads it is another multiple, with one row and with several."""
+    def example(rows, device, H=4):
+        return dict(x=torch.randn(rows * H, 6), lengths=torch.randint(1, 6, (rows,)), sink=torch.randn(H))
+
+    @fusec.fuse(example=example)
+    def by_heads(x, lengths, sink):
+        rows, heads = lengths.shape[0], sink.shape[0]
+        live = torch.arange(6) < lengths[:, None]
+        return torch.where(live[:, None], x.view(rows, heads, 6), 0.0).sum(-1) + sink
+
+    for rows, heads in [(3, 4), (3, 2), (1, 3), (5, 3), (1, 4)]:
+        given = example(rows, "cpu", heads)
+        torch.testing.assert_close(by_heads(**given), by_heads.reference(**given))
+    assert len(compiled) == 3
+
+
 def test_a_shape_that_does_not_fit_is_the_callers_error_with_expected_and_given(compiled):
     step = fresh(gla_decode, H=2, K=32, V=16)
     given = gla_decode.inputs(3, H=2, K=32, V=16)
