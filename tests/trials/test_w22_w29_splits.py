@@ -28,7 +28,7 @@ def bits(t):
     return t.contiguous().cpu().view(torch.uint8)
 
 
-@pytest.mark.parametrize("splits", [1, 2, 5])
+@pytest.mark.parametrize("splits", [5, *(pytest.param(n, marks=pytest.mark.recipes) for n in (1, 2))])
 def test_w22_empty_states(splits, level, device):
     """Tokens: no part has weight; one has; all weigh exp2(-1e30); all 3e4. Parts without weight hold NaN."""
     torch.manual_seed(1)
@@ -57,7 +57,7 @@ def test_w24_no_keys_are_an_empty_part_of_a_merge(level, device):
     assert merged.isfinite().all()
 
 
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("splits", [3, pytest.param(1, marks=pytest.mark.recipes)])
 def test_w26_lengths_beyond_what_was_picked(splits, level, device):
     """Of lengths up to 10 ** 6 and below zero the splits that are there count; what lies behind the parts is not read."""
     torch.manual_seed(1)
@@ -69,8 +69,8 @@ def test_w26_lengths_beyond_what_was_picked(splits, level, device):
     assert (out[[0, 6]].float() == 0).all() and (lse[[0, 6]] == -INF).all() and lse[1:6].isfinite().all()
 
 
-@pytest.mark.parametrize("heads", [1, 12, 64])
-@pytest.mark.parametrize("keys", [200, 257])
+@pytest.mark.parametrize("heads, keys", [(1, 257), *(pytest.param(h, k, marks=pytest.mark.recipes) for h, k in (
+    (1, 200), (12, 200), (12, 257), (64, 200), (64, 257)))])
 def test_w27_any_number_of_keys_and_heads(heads, keys, level, device):
     torch.manual_seed(1)
     given = mla_reduce.inputs(3, H=heads, S=-(-keys // KEYS), D=64)
@@ -88,11 +88,11 @@ def test_w29_sinks(level, device):
     assert (out[1] == 0).all()
 
 
-CASES = [(mla_reduce, dict(H=2, S=5, D=64)), (reduce.reduce_max_sum, dict(H=2, S=5, D=64)),
-         (reduce_unrotate_quant, dict(H=8, S=3, D=512))]
+CASES = [(reduce.reduce_max_sum, dict(H=2, S=5, D=64), ()), (mla_reduce, dict(H=2, S=5, D=64), pytest.mark.recipes),
+         (reduce_unrotate_quant, dict(H=8, S=3, D=512), pytest.mark.recipes)]
 
 
-@pytest.mark.parametrize("fn, sizes", CASES, ids=[f.__name__ for f, _ in CASES])
+@pytest.mark.parametrize("fn, sizes", [pytest.param(f, s, id=f.__name__, marks=m) for f, s, m in CASES])
 def test_w37_a_token_alone_and_among_others(fn, sizes, level, device):
     torch.manual_seed(1)
     given = fn.inputs(9, **sizes)
