@@ -40,6 +40,10 @@ class Free:
     def symbols(self) -> list[sympy.Symbol]:
         return sorted({s for e in self.extents.values() for s in e.free_symbols}, key=str)
 
+    def and_(self, extents: Mapping[tuple[str, int], sympy.Expr]) -> Free:
+        """These and further dims."""
+        return replace(self, extents={**self.extents, **extents})
+
 
 def capture(
     fn: Callable[..., Any],
@@ -105,7 +109,10 @@ class Step:
         dims = {s: torch.export.Dim(str(s)) for s in free.symbols}
         spec: dict[str, dict[int, Any]] = {}
         for (name, dim), extent in free.extents.items():
-            symbol = next(iter(extent.free_symbols))
+            symbol = _own(extent, free.rows)
+            if len(extent.free_symbols) > 1:  # A size of its own for torch, which need not know that it is no less than the rows.
+                spec.setdefault(name, {})[dim] = dims[symbol]
+                continue
             factor = int(extent.coeff(symbol))
             more = int(extent - factor * symbol)
             size = dims[symbol] if factor == 1 else factor * dims[symbol]
@@ -113,15 +120,23 @@ class Step:
         return trace(self.fn, self.call, examples, spec)
 
     def with_longer(self, free: Free, probe: TensorGraph) -> Free:
-        """The free dims with those that hold one element more than there are rows, where the rows are not free without."""
+        """The free dims with those that hold more elements than there are rows, where the rows are not free without: any number
+        more where only the first are read, else one."""
         found = rows.longer(rows.classes(probe), [k for k, e in free.extents.items() if e == free.rows])
-        if not found or free.rows is None:
+        if free.rows is None or not found.first + found.offsets:
             return free
+        taken = {str(s) for s in free.symbols} | set(self.examples)
+        more = {(a, d): free.rows + _symbol(f"{a}_{d}_more", taken) for a, d in found.first}
+        one = dict.fromkeys(found.offsets, free.rows + 1)
+        return next((f for extents in ({}, more, {**one, **more}) if self._holds(f := free.and_(extents))), free.and_(one))
+
+    def _holds(self, free: Free) -> bool:
+        """Whether the function leaves these dims free."""
         try:
             self.program(_two_or_more(self.examples, free), free)
-            return free
         except CaptureError:
-            return replace(free, extents={**free.extents, **dict.fromkeys(found, free.rows + 1)})
+            return False
+        return True
 
     def with_unread(self, free: Free, names: tuple[str, ...]) -> Free:
         """The free dims with those of arguments that nothing is read of: what the function does with their shapes decides."""
@@ -132,7 +147,7 @@ class Step:
         tangled = unread.tangled(names, free.extents, found)
         if tangled:
             found = self._sizes(free, [p for p in places if p not in tangled])
-        return replace(free, extents={**free.extents, **unread.extents(names, free.extents, found)})
+        return free.and_(unread.extents(names, free.extents, found))
 
     def _sizes(self, free: Free, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Any]:
         """What torch makes of every size when those at `places` may be any."""
@@ -141,6 +156,11 @@ class Step:
             spec.setdefault(name, {})[dim] = torch.export.Dim.AUTO
         program = trace(self.fn, self.call, _two_or_more(self.examples, free), spec)
         return {(n, d): size for n, shape in program.shapes.items() for d, size in enumerate(shape)}
+
+
+def _own(extent: sympy.Expr, rows: sympy.Symbol | None) -> sympy.Symbol:
+    """The symbol of an extent that is made of one; of rows + more, `more`."""
+    return next(iter(extent.free_symbols - {rows} or extent.free_symbols))
 
 
 def _name(fn: Any) -> str:
@@ -295,9 +315,9 @@ def _check_one_row(step: Step, graph: TensorGraph, free: Free) -> None:
     assert free.rows is not None
     examples = {}
     for name, x in step.examples.items():
-        sizes = {d: int(e.subs({free.rows: 1})) for (a, d), e in free.extents.items() if a == name and free.rows in e.free_symbols}
+        sizes = {d: int(e.subs({free.rows: 1})) for (a, d), e in free.extents.items() if a == name and e.free_symbols == {free.rows}}
         examples[name] = resized(x, sizes) if sizes else x
-    others = Free({k: e for k, e in free.extents.items() if free.rows not in e.free_symbols}, free.indexed, None)
+    others = Free({k: e.subs({free.rows: 1}) for k, e in free.extents.items() if e.free_symbols != {free.rows}}, free.indexed, None)
     try:
         one = step.graph(_two_or_more(examples, others), others, forwards=False)
     except CaptureError as error:

@@ -88,11 +88,10 @@ class Importer:
                 )
             theirs, mine = size.node.expr, sympy.sympify(ours)
             symbol = next(iter(theirs.free_symbols))
-            root = next(iter(mine.free_symbols))
             factor = theirs.coeff(symbol)
             self.rename[symbol] = (mine - (theirs - factor * symbol)) / factor
-            if mine == root:
-                self.builder.sizes.setdefault(root, Size(name, dim))
+            if isinstance(mine, sympy.Symbol):
+                self.builder.sizes.setdefault(mine, Size(name, dim))
 
     # ---- nodes
 

@@ -402,19 +402,34 @@ def _refuse_unit(c: Classes, root: int, results: Sequence[str], loc: Loc) -> Non
         )
 
 
-def longer(c: Classes, free: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Dims of arguments with one element more than there are rows, of which a range as long as the rows is taken: offsets[1:]
-    beside x. free: dims of arguments that are the rows."""
+@dataclass(frozen=True, slots=True)
+class Longer:
+    """Dims of arguments with more elements than there are rows, of which ranges as long as the rows are taken.
+
+    first: only the first elements are taken, table[:x.shape[0]]: there may be any number more. offsets: one element more than there
+    are rows, offsets[1:].
+    """
+
+    first: tuple[tuple[str, int], ...]
+    offsets: tuple[tuple[str, int], ...]
+
+
+def longer(c: Classes, free: Sequence[tuple[str, int]]) -> Longer:
+    """free: dims of arguments that are the rows."""
     roots = {leaf for name, dim in free for leaf in c.leaves(name, dim)}
     places = [(a.name, d) for a in c.graph.arguments for d in range(len(a.shape)) if (a.name, d) not in free]
-    found: dict[tuple[str, int], None] = {}
+    starts: dict[tuple[str, int], set[int]] = {}
     for node in c.graph.nodes:
         if not isinstance(node.op, Slice) or node.op.step != 1:
             continue
         own, whole = c.leaves(node.name, node.op.dim), c.leaves(node.op.arg, node.op.dim)
-        if len(own) == len(whole) == 1 and own[0] in roots and c.atoms.extents[whole[0]] == c.atoms.extents[own[0]] + 1:
-            found |= dict.fromkeys(p for p in places if c.leaves(*p) == whole)
-    return list(found)
+        if len(own) == len(whole) == 1 and own[0] in roots:
+            for place in places:
+                if c.leaves(*place) == whole:
+                    starts.setdefault(place, set()).add(node.op.start)
+    count = {c.atoms.extents[root] for root in roots}
+    one_more = [p for p in starts if {c.atoms.extents[leaf] - 1 for leaf in c.leaves(*p)} == count]
+    return Longer(tuple(p for p, s in starts.items() if s == {0}), tuple(one_more))
 
 
 def indexed_only(c: Classes, rows: int | None) -> list[int]:

@@ -64,6 +64,8 @@ def _resized(facts: Facts, name: str, t: Tensor, rows: int | None, slots: int | 
     dim = facts.row_dim(name)
     if dim is not None and rows is not None:
         shape[dim] = rows * facts.per_row(name)
+    if name in facts.prefixes and rows is not None:
+        shape[facts.prefixes[name]] = rows + SPARE
     if name in facts.offsets and rows is not None:
         shape[facts.offsets[name]] = rows + 1
     if name in facts.pools and slots is not None and not isinstance(facts.argument(name).shape[facts.pools[name]], int):
@@ -76,8 +78,8 @@ def with_rows(facts: Facts, example: Mapping[str, Any], rows: int, seed: int = 0
     generator, out = _generator(seed), dict(example)
     pool = slots or max([rows + SPARE, *(min(example[p].shape[d] for p, d in picked) for picked in facts.indices.values())])
     for name, t in example.items():
-        fixed = facts.row_dim(name) is None and name not in facts.pools and name not in facts.offsets
-        if not isinstance(t, Tensor) or fixed:
+        free = facts.row_dim(name) is not None or any(name in kind for kind in (facts.pools, facts.offsets, facts.prefixes))
+        if not isinstance(t, Tensor) or not free:
             continue
         shape = _resized(facts, name, t, rows, max(pool, rows))
         out[name] = drawn(t, shape, generator)
@@ -227,6 +229,10 @@ def rows_at(facts: Facts, inputs: Mapping[str, Any], rows: list[int]) -> Inputs:
             out[name] = t
         elif name in facts.offsets:
             picked = taken(t, facts.offsets[name], list(range(rows[0], rows[-1] + 2)))
+            out[name] = put(dense_like(t, tuple(picked.shape)), picked)
+        elif name in facts.prefixes:
+            at = facts.prefixes[name]
+            picked = taken(t, at, rows + list(range(facts.count(inputs), t.shape[at])))
             out[name] = put(dense_like(t, tuple(picked.shape)), picked)
         elif dim is None:
             out[name] = t.clone() if name in facts.mutated else t

@@ -30,6 +30,12 @@ def longer_than_rows(extent: object, rows: str | None) -> bool:
     return rows is not None and str(extent) == f"{rows} + 1"
 
 
+def no_shorter_than_rows(extent: object, rows: str | None) -> bool:
+    """Whether the first elements of a dim belong to the rows, one to each, with any number of others behind them."""
+    terms = str(extent).split(" + ")
+    return rows in terms and not any(t.isdigit() for t in terms) and len(terms) == 2
+
+
 def row_dim_of(shape: Shape, rows: str | None) -> int | None:
     """The first dim that is rows, or a multiple of them."""
     return next((d for d, e in enumerate(shape) if rows_in(e, rows)), None)
@@ -64,6 +70,11 @@ class Facts:
     def offsets(self) -> dict[str, int]:
         """Arguments with a dim of one element more than there are rows, and that dim."""
         return {a.name: d for a in self.arguments for d, e in enumerate(a.shape) if longer_than_rows(e, self.symbol)}
+
+    @property
+    def prefixes(self) -> dict[str, int]:
+        """Arguments with a dim whose first elements belong to the rows, and that dim."""
+        return {a.name: d for a in self.arguments for d, e in enumerate(a.shape) if no_shorter_than_rows(e, self.symbol)}
 
     def count(self, inputs: Mapping[str, Tensor]) -> int:
         """The rows of a batch; 0 where the function has none."""

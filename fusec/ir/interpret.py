@@ -61,13 +61,15 @@ def symbol_sizes(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _agrees(want: Extent | sympy.Expr, have: int, sizes: dict[str, int]) -> bool:
-    """Whether a size fits; a symbol not seen before, or an int times one, takes its value from it."""
+    """Whether a size fits; a symbol not seen before, an int times one, or one more term of a sum, takes its value from it."""
     if isinstance(want, int):
         return want == have
     factor, rest = want.as_coeff_Mul()
     if isinstance(rest, sympy.Symbol) and factor.is_Integer:
         return have % int(factor) == 0 and sizes.setdefault(str(rest), have // int(factor)) == have // int(factor)
-    return all(str(s) in sizes for s in want.free_symbols) and int(want.subs({s: sizes[str(s)] for s in want.free_symbols})) == have
+    rest = have - want.subs({s: sizes[str(s)] for s in want.free_symbols if str(s) in sizes})
+    terms = [s for s in want.free_symbols if str(s) not in sizes]
+    return bool(rest == 0) if not terms else len(terms) == 1 and sizes.setdefault(str(terms[0]), int(rest + terms[0])) >= 0
 
 
 class Run:

@@ -68,13 +68,13 @@ def evaluate(
 
 
 def _sizes(graph: TensorGraph, arguments: Mapping[str, Tensor]) -> dict[sympy.Symbol, int]:
-    """Each symbol at this call; a dim may be made of one (3·rows, rows + 1)."""
+    """Each symbol at this call; a dim may be made of one (3·rows, rows + 1), or of one and another that is known (rows + more)."""
     found: dict[sympy.Symbol, int] = {}
-    for a in graph.arguments:
-        for extent, size in zip(a.shape, arguments[a.name].shape):
-            if not isinstance(extent, int):
-                symbol = next(iter(extent.free_symbols))
-                found[symbol] = (size - int(extent.subs(symbol, 0))) // int(extent.coeff(symbol))
+    pairs = [(e, n) for a in graph.arguments for e, n in zip(a.shape, arguments[a.name].shape) if not isinstance(e, int)]
+    for extent, size in sorted(pairs, key=lambda pair: len(pair[0].free_symbols)):
+        extent = extent.subs(found)
+        for symbol in extent.free_symbols:
+            found[symbol] = (size - int(extent.subs(symbol, 0))) // int(extent.coeff(symbol))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Sizes of a kernel's tensors that are known at the call only: a symbol by name, a product such as `2*rows`, or `rows + 1`."""
+"""Sizes of a kernel's tensors that are known at the call only: a symbol by name, a product such as `2*rows`, or a sum such as `rows + 1`."""
 from __future__ import annotations
 
 import math
@@ -26,6 +26,11 @@ def evaluate(size: int | str, values: Mapping[str, int]) -> int | None:
     return total
 
 
+def least(size: int | str, values: Mapping[str, int]) -> int:
+    """What a sum of products of symbols is at least, whatever the terms without a value are; 0 for any other expression."""
+    return sum(evaluate(term, values) or 0 for term in str(size).split(" + "))
+
+
 def solve(found: Iterable[tuple[int | str, int]]) -> dict[str, int]:
     """The value of every size and every symbol that (size, its value) pairs determine.
 
@@ -51,4 +56,6 @@ def solve(found: Iterable[tuple[int | str, int]]) -> dict[str, int]:
         right = evaluate(size, values)
         if right is not None and right != value:
             raise ValueError(f"{size} is {right} and {value}")
+        if value < least(size, values):
+            raise ValueError(f"{size} is {least(size, values)} at least and {value}")
     return values

@@ -13,7 +13,7 @@ import torch
 from ..errors import ArgumentError
 from ..ir.kernel import Parameter
 from ..ir.reference import TORCH_DTYPE
-from ..ir.sizes import evaluate
+from ..ir.sizes import evaluate, least
 from ..ir.tensor import Argument
 from .overlap import View, meet, repeats
 
@@ -60,11 +60,14 @@ def _check_shape(a: Argument, t: torch.Tensor, sizes: dict[str, int], origin: di
 
 
 def _check_made(a: Argument, t: torch.Tensor, sizes: Mapping[str, int]) -> None:
-    """Sizes that are made of others, 2*rows and rows + 1."""
+    """Sizes that are made of others, 2*rows, rows + 1, and rows + more that is no less than the rows."""
     for extent, given in zip(a.shape, t.shape):
         right = given if isinstance(extent, int) else evaluate(str(extent), sizes)
         if right is not None and right != given:
             raise ArgumentError(f"argument {a.name}: expected shape [{', '.join(map(str, a.shape))}] with {extent} = {right}, "
+                                f"given {_list(t.shape)}")
+        if right is None and given < (few := least(str(extent), sizes)):
+            raise ArgumentError(f"argument {a.name}: expected shape [{', '.join(map(str, a.shape))}] with {extent} at least {few}, "
                                 f"given {_list(t.shape)}")
 
 

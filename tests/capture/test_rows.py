@@ -71,5 +71,13 @@ def test_offsets_are_one_more_than_the_rows():
     first = capture(lambda offsets, x: lengths(x, offsets.long()), dict(offsets=offsets.int(), x=normal(3, 6)))
     assert shapes(first) == {"offsets": ["rows + 1"], "x": ["rows", "6"]}
     assert shapes(capture(lambda x, w: x * w[:, 1:], dict(x=normal(3, 6), w=normal(3, 7))))["w"] == ["rows", "7"]
+
+
+def test_a_table_of_which_the_first_rows_are_read_has_any_number_more():
+    def scaled(x, table):
+        return x * table[: x.shape[0]]
+
+    for more in (1, 6):
+        assert shapes(capture(scaled, dict(x=normal(3, 6), table=normal(3 + more, 6))))["table"] == ["rows + table_0_more", "6"]
     with pytest.raises(CaptureError, match="fixes the size"):
-        capture(lambda x, table: x * table[: x.shape[0]], dict(x=normal(3, 6), table=normal(9, 6)))
+        capture(lambda x, table: x * table[2 : x.shape[0] + 2], dict(x=normal(3, 6), table=normal(9, 6)))
