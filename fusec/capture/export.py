@@ -313,11 +313,11 @@ def _two_or_more(examples: Mapping[str, Like], free: Free) -> dict[str, Like]:
 def _check_one_row(step: Step, graph: TensorGraph, free: Free) -> None:
     """CaptureError where one row is another function."""
     assert free.rows is not None
-    examples = {}
+    examples, at_one = {}, {k: e.subs({free.rows: 1}) for k, e in free.extents.items()}
     for name, x in step.examples.items():
-        sizes = {d: int(e.subs({free.rows: 1})) for (a, d), e in free.extents.items() if a == name and e.free_symbols == {free.rows}}
+        sizes = {d: int(e) for (a, d), e in at_one.items() if a == name and e.is_number}
         examples[name] = resized(x, sizes) if sizes else x
-    others = Free({k: e.subs({free.rows: 1}) for k, e in free.extents.items() if e.free_symbols != {free.rows}}, free.indexed, None)
+    others = Free({k: e for k, e in at_one.items() if not e.is_number}, free.indexed, None)
     try:
         one = step.graph(_two_or_more(examples, others), others, forwards=False)
     except CaptureError as error:

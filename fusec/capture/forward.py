@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir.tensor import Join, Permute, Reshape, Slice, Update
+from ..ir.tensor import Iota, Join, Permute, Reshape, Slice, Update
 from .builder import Builder, Extent, Shape, Value
 
 
@@ -67,11 +67,15 @@ def updated(b: Builder, x: Value) -> tuple[Value, Value, int, Value, Value | Non
 
 
 def sliced(b: Builder, x: Value, dim: int, start: int, length: Extent, step: int) -> Value | None:
-    """slice(update(t, v, i)) -> update(slice(t), slice(v), i), along another dim than the updated one; else None."""
+    """slice(update(t, v, i)) -> update(slice(t), slice(v), i), along another dim than the updated one; v where the first elements
+    were written and are read; else None."""
     parts = updated(b, x)
-    if parts is None or parts[2] == dim:
+    if parts is None:
         return None
     target, value, at, index, where = parts
+    if at == dim:
+        same = isinstance(b.node(index).op, Iota) and (start, step, where) == (0, 1, None) and index.shape == (length,)
+        return value if same else None
     new = b.slice(value, _moved(dim, at, index), start, length, step)
     return b.update(b.slice(target, dim, start, length, step), new, at, index, where)
 

@@ -7,7 +7,7 @@ outermost non-unit dim that all outputs share with some argument (outermost in t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import CaptureError, Loc
@@ -145,6 +145,8 @@ def _unify(c: Classes, node: TensorNode, own: Dims) -> None:
     elif isinstance(op, Slice):
         c.fixed.append(c.dims[op.arg][op.dim])
         _each(c, [d for i, d in enumerate(c.dims[op.arg]) if i != op.dim], [d for i, d in enumerate(own) if i != op.dim])
+        if (part := _whole_part(c, node, op)) is not None:
+            _each(c, [c.dims[part][op.dim]], [own[op.dim]])
     elif isinstance(op, (Gather, Update)):
         _indexed(c, node, op, own)
     elif isinstance(op, Join):
@@ -152,6 +154,18 @@ def _unify(c: Classes, node: TensorNode, own: Dims) -> None:
             c.fixed.append(c.dims[part][op.dim])
             _each(c, [d for i, d in enumerate(c.dims[part]) if i != op.dim], [d for i, d in enumerate(own) if i != op.dim])
         c.fixed.append(own[op.dim])
+
+
+def _whole_part(c: Classes, node: TensorNode, op: Slice) -> str | None:
+    """The part of a join that a range of it is."""
+    join, start = c.graph.table[op.arg].op, 0
+    for part in join.parts if isinstance(join, Join) and join.dim == op.dim and op.step == 1 else ():
+        length = c.graph.table[part].shape[op.dim]
+        if (start, length) == (op.start, node.shape[op.dim]):
+            return part
+        assert isinstance(length, int)
+        start += length
+    return None
 
 
 def _each(c: Classes, xs: Sequence[list[int]], ys: Sequence[list[int]]) -> None:
@@ -349,7 +363,7 @@ def _arguments_of(c: Classes, value: str) -> set[str]:
 
 def _shared_by_outputs(c: Classes, loc: Loc) -> list[int]:
     """The classes that all outputs share with some argument, outermost in one of them and not inside of one another."""
-    results = [r for r in _fresh(c) + [v for _, v in c.graph.mutations] if c.all_of(r)]
+    results = [r for r in _fresh(c) + [r for a, v in c.graph.mutations for r in _replacing(c, a, v)] if c.all_of(r)]
     inputs = {leaf for a in c.graph.arguments for leaf in c.all_of(a.name)}
     if not results:
         return []
@@ -362,6 +376,15 @@ def _shared_by_outputs(c: Classes, loc: Loc) -> list[int]:
     if found:
         _refuse_unit(c, found[0], results, loc)
     return found
+
+
+def _replacing(c: Classes, argument: str, final: str) -> list[str]:
+    """What an argument holds after the call, of the elements that are replaced: buffer[:n] = … keeps the others."""
+    op = c.graph.table[final].op
+    if not isinstance(op, Join):
+        return [final]
+    kept = [p for p in op.parts if isinstance(part := c.graph.table[p].op, Slice) and part.arg == argument]
+    return [p for p in op.parts if p not in kept] if kept else [final]
 
 
 def _join_heads(c: Classes, results: Sequence[str]) -> None:
@@ -404,10 +427,10 @@ def _refuse_unit(c: Classes, root: int, results: Sequence[str], loc: Loc) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Longer:
-    """Dims of arguments with more elements than there are rows, of which ranges as long as the rows are taken.
+    """Dims of arguments with more elements than there are rows, of which ranges as long as the rows are taken or replaced.
 
-    first: only the first elements are taken, table[:x.shape[0]]: there may be any number more. offsets: one element more than there
-    are rows, offsets[1:].
+    first: only the first elements, table[:x.shape[0]]: there may be any number more. offsets: one element more than there are rows,
+    offsets[1:].
     """
 
     first: tuple[tuple[str, int], ...]
@@ -419,17 +442,25 @@ def longer(c: Classes, free: Sequence[tuple[str, int]]) -> Longer:
     roots = {leaf for name, dim in free for leaf in c.leaves(name, dim)}
     places = [(a.name, d) for a in c.graph.arguments for d in range(len(a.shape)) if (a.name, d) not in free]
     starts: dict[tuple[str, int], set[int]] = {}
-    for node in c.graph.nodes:
-        if not isinstance(node.op, Slice) or node.op.step != 1:
-            continue
-        own, whole = c.leaves(node.name, node.op.dim), c.leaves(node.op.arg, node.op.dim)
-        if len(own) == len(whole) == 1 and own[0] in roots:
+    for part, whole, start in _ranges(c):
+        if len(part) == len(whole) == 1 and part[0] in roots:
             for place in places:
                 if c.leaves(*place) == whole:
-                    starts.setdefault(place, set()).add(node.op.start)
+                    starts.setdefault(place, set()).add(start)
     count = {c.atoms.extents[root] for root in roots}
     one_more = [p for p in starts if {c.atoms.extents[leaf] - 1 for leaf in c.leaves(*p)} == count]
     return Longer(tuple(p for p, s in starts.items() if s == {0}), tuple(one_more))
+
+
+def _ranges(c: Classes) -> Iterator[tuple[list[int], list[int], int]]:
+    """(the range's classes, those of the dim that it is of, where it starts) of ranges that are taken, of first ones replaced."""
+    for node in c.graph.nodes:
+        op = node.op
+        if isinstance(op, Slice) and op.step == 1:
+            yield c.leaves(node.name, op.dim), c.leaves(op.arg, op.dim), op.start
+        if isinstance(op, Join) and len(op.parts) == 2 and isinstance(rest := c.graph.table[op.parts[1]].op, Slice):
+            if rest.dim == op.dim and c.graph.table[op.parts[0]].shape[op.dim] == rest.start:
+                yield c.leaves(op.parts[0], op.dim), c.leaves(rest.arg, op.dim), 0
 
 
 def indexed_only(c: Classes, rows: int | None) -> list[int]:

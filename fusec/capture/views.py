@@ -373,11 +373,12 @@ def _static(b: Builder, n: Extent) -> int:
 def replaced(b: Builder, x: Value, value: Value, dim: int, first: int, length: Extent) -> Value:
     """x with `length` elements from `first` along a dim replaced."""
     rest = plain(sympy.sympify(x.shape[dim]) - first - length)
+    if rest != 0 and not isinstance(x.shape[dim], int):
+        index = b.iota(length)
+        return b.update(x, value, dim, b.map("add", index, Lit(first), dtype="i64") if first else index)
     parts = [b.slice(x, dim, 0, first)] if first else []
     parts.append(b.cast(value, x.dtype))
     if rest != 0:
-        if not isinstance(length, int):
-            raise b.unsupported("a range whose end is known at the call only is replaced")
         parts.append(b.slice(x, dim, first + length, rest))
     return b.join(parts, dim)
 

@@ -1,4 +1,4 @@
-"""Sizes of a kernel's tensors that are known at the call only: a symbol by name, a product such as `2*rows`, or a sum such as `rows + 1`."""
+"""Sizes of a kernel's tensors that are known at the call only: a symbol, a product such as `2*rows`, a sum such as `rows + 1`."""
 from __future__ import annotations
 
 import math

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+import fusec
 from fusec.capture import capture
-from fusec.errors import CaptureError
+from fusec.errors import ArgumentError, CaptureError
 
 from .steps import normal
 
@@ -79,5 +80,16 @@ def test_a_table_of_which_the_first_rows_are_read_has_any_number_more():
 
     for more in (1, 6):
         assert shapes(capture(scaled, dict(x=normal(3, 6), table=normal(3 + more, 6))))["table"] == ["rows + table_0_more", "6"]
+
+    def kept(x, table):
+        table[: x.shape[0]] = x * 2
+        return table[: x.shape[0]].sum(-1)
+
+    first = dict(x=normal(3, 6), table=normal(9, 6))
+    assert shapes(capture(kept, first))["table"] == ["rows + table_0_more", "6"]
+    report = fusec.check(kept, dict(x=normal(5, 6), table=normal(7, 6)), first, level="kernel")
+    assert report.ok, str(report)
+    with pytest.raises(ArgumentError, match="rows [+] table_0_more at least 5, given"):
+        fusec.check(scaled, dict(x=normal(5, 6), table=normal(4, 6)), first, level="kernel")
     with pytest.raises(CaptureError, match="fixes the size"):
         capture(lambda x, table: x * table[2 : x.shape[0] + 2], dict(x=normal(3, 6), table=normal(9, 6)))
