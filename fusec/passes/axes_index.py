@@ -62,10 +62,15 @@ def index_digits(emitter: "Emitter", picked: Picked, loc: Loc) -> g.DimIndex:
 # ---- sums ----------------------------------------------------------------------------------------------------------------------
 
 def _terms(emitter: "Emitter", term: Term) -> list[Term]:
-    """A value that is a sum of products with sizes, taken apart; the term itself where it is not of that form."""
-    value = emitter.model.values[term.value] if term.value is not None else None
-    if value is None or value.root != term.value or not isinstance(value.node.op, Map) or value.node.op.fn not in ("add", "mul"):
+    """A sum of products with sizes, perhaps seen through views, taken apart; the term itself where it is not of that form."""
+    if term.value is None:
         return [term]
+    view = emitter.model.values[term.value]
+    value = emitter.model.values[view.root]
+    if not isinstance(value.node.op, Map) or value.node.op.fn not in ("add", "mul"):
+        return [term]
+    if value is not view:
+        term = replace(term, value=view.root, hops=(*view.hops, *term.hops))
     first, second = (_operand(emitter, value, i, term) for i in (0, 1))
     if value.node.op.fn == "add":
         if any(t.value is None and isinstance(t.stride, int) and t.stride < 0 for t in (first, second)):

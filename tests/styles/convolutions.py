@@ -110,3 +110,28 @@ def token_shift(x, xp, mu):
     r_, w, k, v, g = (x + d * m for m in mu)
     xp.copy_(x)
     return r_, w.tanh(), k * v, torch.sigmoid(g)
+
+
+@step(
+    lambda r: dict(
+        x=normal(r, 2, 100, dtype=BF16),
+        state=normal(r + 3, 4, 100, dtype=BF16),
+        w=normal(4, 100, dtype=BF16),
+        b=normal(100, dtype=BF16),
+        idx=slots(r, 3, torch.int32),
+        accepted=torch.randint(1, 3, (r,), dtype=torch.int32),
+    )
+)
+def conv_after_accepted_tokens(x, state, w, b, idx, accepted):
+    width, slot = w.shape[0], idx.long()
+    place = (accepted.long() - 1)[:, None] + torch.arange(width - 1)
+    old = torch.gather(state[slot], 1, place[..., None].expand(-1, -1, x.size(-1)))
+    seq = torch.cat([old, x], 1)
+    outs = []
+    for t in range(x.shape[1]):
+        acc = b.float()
+        for j in range(width):
+            acc = acc + seq[:, t + j].float() * w[j].float()
+        outs.append(acc * torch.sigmoid(acc))
+    state[slot] = seq[:, 1:]
+    return torch.stack(outs, 1).to(x.dtype)
