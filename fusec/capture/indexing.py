@@ -6,14 +6,15 @@ tensors that broadcast together become one index into the merged dims.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sympy
 
 from ..ir.dtype import FLOATS
-from ..ir.tensor import Expand
+from ..ir.tensor import Expand, Map, Permute, Reshape
 from .builder import Builder, Extent, Value, broadcast, plain
+from .forward import same_dim
 from .registry import Result, op
 
 ACCUMULATE = "read, add and write back (t[i] = t[i] + v) if the indices are distinct; else let each row read what it is the sum of"
@@ -229,26 +230,47 @@ def _along(b: Builder, x: Value, dim: int, index: Value) -> tuple[Value, Value]:
         "x, 0, k[:1, None].expand(1, 4)",
         "x, 0, k[:, None]",
         "x[:, :, None].expand(3, 4, 2), 1, k[:, None, None].expand(3, 1, 2)",
+        "x, 0, k[:, None].repeat(1, 4)",
+        "x, 0, k[:, None].repeat(1, 2).int().long()",
+        "x, 0, torch.stack([k, 2 - k, k, k], 1)",
+        "x[..., None] * y[:, None], 1, torch.stack([k, 3 - k, k, k], 1)[:, None].expand(3, 2, 4)",
+        "x, 1, torch.stack([k, 2 - k], 1)[:2]",
     ),
 )
 def _gather(b: Builder, out: Result, x: Value, dim: int, index: Value, *_: Any) -> Value:
     dim %= x.rank
-    for d in range(dim + 1, x.rank):
-        x = b.slice(x, d, 0, index.shape[d])
-    flat, position = _along(b, x, dim, _shared(b, x, dim, index))
+    for d in range(x.rank):
+        x = x if d == dim else b.slice(x, d, 0, index.shape[d])
+    if not _repeats(b, index, range(dim + 1, x.rank)):
+        flat, position = _each(b, x, dim, index)[:2]
+        return b.gather(flat, 0, position)
+    flat, position = _along(b, x, dim, _first(b, index, dim))
     return b.reshape(b.gather(flat, 0, position), out.shape)
 
 
 @op(
-    scatter__src=("x, 1, k[:, None], y", "x, 1, torch.stack([k, k], 1), y", "x, 0, k[:, None].expand(3, 4), y"),
-    scatter__value="x, 1, k[:, None], 2.0",
+    scatter__src=(
+        "x, 1, k[:, None], y",
+        "x, 1, torch.stack([k, k], 1), y",
+        "x, 0, k[:, None].expand(3, 4), y",
+        "x, 0, k[:, None].repeat(1, 4), y",
+        "x, 0, torch.stack([k, 2 - k, k, k], 1), y",
+    ),
+    scatter__value=("x, 1, k[:, None], 2.0", "x, 0, torch.stack([k, 2 - k, k, k], 1), 2.0"),
 )
 def _scatter(b: Builder, out: Result, x: Value, dim: int, index: Value, value: Any) -> Value:
     dim %= x.rank
     if isinstance(value, Value):
         for d in range(x.rank):
             value = b.slice(value, d, 0, index.shape[d])
-    flat, position = _along(b, x, dim, _shared(b, x, dim, index))
+    if any(index.shape[d] != n for d, n in enumerate(x.shape) if d != dim):
+        raise b.unsupported("an index shorter than the tensor", "slice the tensor first")
+    if not _repeats(b, index, range(dim + 1, x.rank)):
+        flat, position, order = _each(b, x, dim, index)
+        value = value if isinstance(value, Value) else b.fill(value, (1,) * x.rank, x.dtype)
+        new = b.reshape(b.update(flat, value, 0, position), tuple(x.shape[d] for d in order))
+        return b.permute(new, [order.index(d) for d in range(x.rank)])
+    flat, position = _along(b, x, dim, _first(b, index, dim))
     if isinstance(value, Value):
         value = b.reshape(value, position.shape + x.shape[dim + 1 :])
     else:
@@ -256,18 +278,40 @@ def _scatter(b: Builder, out: Result, x: Value, dim: int, index: Value, value: A
     return b.reshape(b.update(flat, value, 0, position), x.shape)
 
 
-def _shared(b: Builder, x: Value, dim: int, index: Value) -> Value:
-    """The index with one element along the dims after the indexed one, where it must repeat; dims before it are x's own."""
-    expanded = b.node(index).op
-    own = b.table[expanded.arg].shape if isinstance(expanded, Expand) else index.shape
-    own = (1,) * (index.rank - len(own)) + own
-    behind = range(dim + 1, x.rank)
-    if any(own[d] != 1 for d in behind):
-        raise b.unsupported(
-            "an index that differs along the dims after the indexed one", "transpose so that the indexed dim is the last"
-        )
-    if any(index.shape[d] != x.shape[d] for d in (*range(dim), *behind)):
-        raise b.unsupported("an index shorter than the tensor", "slice the tensor first")
-    for d in behind:
+def _each(b: Builder, x: Value, dim: int, index: Value) -> tuple[Value, Value, list[int]]:
+    """(x as one dim, the index into it, the order of x's dims in it) for x[a, index[a, b, c], c], which counts along a and c."""
+    order = [*(d for d in range(x.rank) if d != dim), dim]
+    position, scale = b.cast(index, "i64"), sympy.sympify(x.shape[dim])
+    for d in reversed(order[:-1]):
+        if (n := x.shape[d]) != 1:
+            steps = b.reshape(b.iota(n), (n,) + (1,) * (x.rank - 1 - d))
+            position = b.map("add", position, b.map("mul", steps, b.scalar(plain(scale), "i64"), dtype="i64"), dtype="i64")
+        scale = scale * n
+    return b.reshape(b.permute(x, order), (plain(scale),)), position, order
+
+
+def _repeats(b: Builder, index: Value, dims: Iterable[int]) -> bool:
+    """Whether the index is the same all along these dims."""
+    return all(_same_along(b, index, d) for d in dims)
+
+
+def _same_along(b: Builder, x: Value, dim: int) -> bool:
+    """Whether a dim only repeats one element: counted from the front, as are the dims of all that x is made of."""
+    op = b.node(x).op
+    if dim < 0 or x.shape[dim] == 1:
+        return True
+    if isinstance(op, Map):
+        return all(_same_along(b, b.values[a], dim - x.rank + b.values[a].rank) for a in op.args if isinstance(a, str))
+    if isinstance(op, Expand):
+        return _same_along(b, b.values[op.arg], dim - x.rank + b.values[op.arg].rank)
+    if isinstance(op, Permute):
+        return _same_along(b, b.values[op.arg], op.order[dim])
+    at = same_dim(b.values[op.arg].shape, x.shape, dim) if isinstance(op, Reshape) else None
+    return at is not None and isinstance(op, Reshape) and _same_along(b, b.values[op.arg], at)
+
+
+def _first(b: Builder, index: Value, dim: int) -> Value:
+    """An index that repeats along the dims after `dim`, with one element along those."""
+    for d in range(dim + 1, index.rank):
         index = b.slice(index, d, 0, 1)
     return index

@@ -335,6 +335,14 @@ def gather_accepted(h, pool, idx_, acc, win):
     return last
 
 
+@step(lambda r: dict(x=normal(r, 8), pool=normal(r + 4, 8), slot=slots(r), best=torch.randint(0, 3, (r, 8)), win=normal(r, 3, 8)))
+def gather_each(x, pool, slot, best, win):
+    index = slot.view(-1, 1).repeat(1, x.size(-1))
+    old = torch.gather(pool, 0, index)
+    pool.scatter_(0, index, old * 0.5 + win.gather(1, best.unsqueeze(1)).squeeze(1))
+    return old + x
+
+
 @step(
     lambda r: dict(
         x=normal(r, 10), pool=normal(r + 4, 10), i=torch.where(torch.arange(r) % 2 == 0, torch.arange(r), torch.full((r,), -1))
