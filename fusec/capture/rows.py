@@ -1,8 +1,9 @@
 """Which dims are one axis, and which of those classes is the rows: by how the function uses them, never by their size.
 
 Works on the tensor graph of a static probe. Every dim is a list of atoms; operations unite the atoms of dims that must be equal.
-The rows' class is that of the outermost non-unit dim of the index values of paged gathers and updates; without one, of the
-outermost non-unit dim that all outputs share with some argument (outermost in the arguments, where those have it otherwise).
+The rows' class is that of the outermost non-unit dim of the index values of paged gathers and updates, of those that all results
+have where there are such; without an index, of the outermost non-unit dim that all outputs share with some argument (outermost in
+the arguments, where those have it otherwise).
 """
 
 from __future__ import annotations
@@ -277,7 +278,7 @@ def choose(c: Classes, loc: Loc) -> int | None:
     """
     by_index: dict[int, str] = {}
     for index, _ in c.paged:
-        root = c.outermost(index)
+        root = _along_results(c, index)
         if root is not None:
             by_index.setdefault(root, index)
     if c.paged and not by_index:
@@ -291,6 +292,23 @@ def choose(c: Classes, loc: Loc) -> int | None:
     if len(found) > 1:
         raise CaptureError("several dims could be the rows: " + "; ".join(_members(c, r) for r in found), loc, REMEDY)
     return found[0] if found else None
+
+
+def _along_results(c: Classes, index: str) -> int | None:
+    """The outermost class of an index that all results run along; the outermost of all where there is none.
+
+    Positions [3, rows] of a rotary embedding have rows inside.
+    """
+    whole = [v for _, v in c.graph.mutations if not _written_at(c, v)]
+    results = [set(leaves) for r in _fresh(c) or whole if (leaves := c.all_of(r))]
+    inside = (leaf for leaf in c.all_of(index) if results and all(leaf in r for r in results))
+    return next(inside, c.outermost(index))
+
+
+def _written_at(c: Classes, final: str) -> bool:
+    """Whether what an argument holds after the call was written to places that an index names."""
+    op = c.graph.table[final].op
+    return isinstance(op, Update) and op.index is not None or isinstance(op, (Reshape, Permute)) and _written_at(c, op.arg)
 
 
 def _outer(c: Classes, roots: list[int]) -> list[int]:

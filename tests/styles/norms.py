@@ -321,3 +321,13 @@ def rope_complex_argument(q, pe, freqs_cis, pos):
 def complex_state(x, angle, state):
     state.copy_(state * torch.exp(1j * angle) * 0.9 + torch.complex(x[:, :16], x[:, 16:]))
     return (state * state.conj()).real.sum(-1), state.imag / 2
+
+
+@step(lambda n: dict(q=normal(n, 2, 32, dtype=BF16), positions=torch.randint(64, (3, n)), table=normal(64, 32)))
+def rope_of_three_positions(q, positions, table, sections=(4, 6, 6)):
+    cos, sin = table[positions].chunk(2, dim=-1)
+    cos = torch.cat([m[i] for i, m in enumerate(cos.split(list(sections), dim=-1))], dim=-1).unsqueeze(1)
+    sin = torch.cat([m[i] for i, m in enumerate(sin.split(list(sections), dim=-1))], dim=-1).unsqueeze(1)
+    a, b = q.float().chunk(2, dim=-1)
+    q.copy_(torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1))
+    return (q.float() ** 2).sum(-1)
