@@ -289,6 +289,8 @@ def choose(c: Classes, loc: Loc) -> int | None:
     if len(found) > 1:
         shared = [r for r in found if all(r in c.all_of(o) for o in _fresh(c))]
         found = shared if len(shared) == 1 else found
+    if len(found) > 1 and _join(c, found):
+        found = [c.atoms.find(found[0])]
     if len(found) > 1:
         raise CaptureError("several dims could be the rows: " + "; ".join(_members(c, r) for r in found), loc, REMEDY)
     return found[0] if found else None
@@ -411,12 +413,18 @@ def _join_heads(c: Classes, results: Sequence[str]) -> None:
     q · w and k · w of q and k [rows, …] have no row in common but the batch. Each leads an argument, none stands inside of a value
     that another leads, and the example has as many of each; a call with as many of each no longer is refused.
     """
-    heads = list(dict.fromkeys(root for r in results if (root := c.outermost(r)) is not None))
+    _join(c, list(dict.fromkeys(root for r in results if (root := c.outermost(r)) is not None)))
+
+
+def _join(c: Classes, heads: Sequence[int]) -> bool:
+    """Make one class of several that no op brings together, if they may all be the rows; whether they are one then."""
     leading = {c.outermost(a.name) for a in c.graph.arguments}
     together = any(sum(h in all_ for h in heads) > 1 for n in c.graph.nodes if (all_ := set(c.all_of(n.name))))
-    if len(heads) > 1 and set(heads) <= leading and not together and len({c.atoms.extents[h] for h in heads}) == 1:
+    if set(heads) <= leading and not together and len({c.atoms.extents[h] for h in heads}) == 1:
         for other in heads[1:]:
             c.atoms.unify([heads[0]], [other])
+        return True
+    return False
 
 
 def _encloses(c: Classes, outer: int, inner: int, results: Sequence[str]) -> bool:

@@ -93,3 +93,18 @@ def test_a_table_of_which_the_first_rows_are_read_has_any_number_more():
         fusec.check(scaled, dict(x=normal(5, 6), table=normal(4, 6)), first, level="kernel")
     with pytest.raises(CaptureError, match="fixes the size"):
         capture(lambda x, table: x * table[2 : x.shape[0] + 2], dict(x=normal(3, 6), table=normal(9, 6)))
+
+
+def test_indices_that_nothing_brings_together_are_those_of_the_same_rows():
+    def written(slot, k, cache, positions, table, q):
+        cache[slot] = k
+        q.mul_(table[positions])
+
+    def arguments(n):
+        return dict(slot=torch.randperm(9)[:n], k=normal(n, 4), cache=normal(9, 4), positions=torch.arange(n), table=normal(7, 6),
+                    q=normal(n, 6))
+
+    found = shapes(capture(written, arguments(3)))
+    assert [found[name][0] for name in ("slot", "k", "positions", "q")] == ["rows"] * 4
+    report = fusec.check(written, arguments(5), arguments(3), level="kernel")
+    assert report.ok, str(report)
