@@ -262,12 +262,22 @@ def _trunc_div_int(a: Term, b: Term) -> Term:
     return f.select(getattr(f, "and")(f.ne(q * b, a), f.lt(q, 0)), q + 1, q)
 
 
+@define_new("fmod_int", "a - b trunc(a / b) of integers: the sign of a")
+def _fmod_int(a: Term, b: Term) -> Term:
+    return a - f.trunc_div_int(a, b) * b
+
+
+@define_new("sign_int", "1, 0 or -1 of an integer")
+def _sign_int(x: Term) -> Term:
+    return f.select(f.gt(x, 0), 1, f.select(f.lt(x, 0), -1, 0))
+
+
 # ---- rows ---------------------------------------------------------------------------------------------------------------------
 
 
 for _fn in ("neg", "abs"):
     arithmetic(_fn, (f"{_fn}.default", "x"))
-arithmetic("sign", ("sign.default", "x"), ("sgn.default", "x"), ints=None)
+arithmetic("sign", ("sign.default", "x", "i - 4"), ("sgn.default", "x"), ints="sign_int")
 for _fn in ("exp", "exp2", "expm1", "log1p", "sin", "cos", "erf", "tan", "sinh", "cosh", "atan"):
     unary(_fn)
 for _fn, _sample in (("asin", "x * 0.3"), ("acos", "x * 0.3"), ("asinh", "x * 9"), ("acosh", "p + 1"), ("atanh", "x * 0.3")):
@@ -329,7 +339,7 @@ registry.add("div.Tensor_mode", _div, "x, y, rounding_mode='floor'", "x, y, roun
 registry.add("div.Scalar_mode", _div, "x, 0.75, rounding_mode='floor'")
 registry.add("floor_divide.default", lambda b, out, x, y: _div(b, out, x, y, "floor"), "x, y", "i, d")
 arithmetic("remainder", ("remainder.Tensor", "x, y"), ("remainder.Scalar", "x, 0.7"), ints="mod", exact=True)
-arithmetic("fmod", ("fmod.Tensor", "x, y"), ("fmod.Scalar", "x, 0.7"), ints=None, exact=True)
+arithmetic("fmod", ("fmod.Tensor", "x, y", "i - 4, d - 2 * (i % 2) * d"), ("fmod.Scalar", "x, 0.7"), ints="fmod_int", exact=True)
 arithmetic("addcmul", ("addcmul.default", "x, y, p, value=0.5"))
 arithmetic("addcdiv", ("addcdiv.default", "x, y, p, value=0.5"))
 
