@@ -334,15 +334,17 @@ def _log_softmax(b: Builder, out: Result, x: Value, dim: int, dtype: Any) -> Val
     return b.map("sub", low, total, dtype=out.dtype)
 
 
-@op(logsumexp=("x, [1]", "x, [-1], True", "x + float('-inf'), [1]"))
+@op(logsumexp=("x, [1]", "x, [-1], True", "x + float('-inf'), [1]", "h, [1]"))
 def _logsumexp(b: Builder, out: Result, x: Value, dims: Dims, keep: bool) -> Value:
-    over = dims_of(dims, x.rank)
+    """Each step is rounded to the result's type: eager composes it of ops."""
+    over, x = dims_of(dims, x.rank), b.cast(x, out.dtype)
     top = b.reduce("max", [x], over, x.dtype, True)
     infinite = b.map("isinf", top, dtype="bool")
     shift = b.map("select", infinite, Lit(0.0), top, dtype=top.dtype)
-    total = b.reduce("sum", [b.map("exp", b.map("sub", x, shift, dtype="f32"), dtype="f32")], over, "f32", keep)
+    powers = b.map("exp", b.map("sub", x, shift, dtype=x.dtype), dtype=x.dtype)
+    total = b.reduce("sum", [powers], over, x.dtype, keep)
     shift = shift if keep else b.reshape(shift, total.shape)
-    return b.map("add", b.map("log", total, dtype="f32"), shift, dtype=out.dtype)
+    return b.map("add", b.map("log", total, dtype=x.dtype), shift, dtype=out.dtype)
 
 
 @op(cummax="x, 1; 0", cummin="x, 0; 0")

@@ -1,7 +1,8 @@
 """Eager mode as a GPU has it: each elementwise op on narrow floats is computed in fp32 and rounded once.
 
 On the CPU some of PyTorch's kernels round more often than that, depending on where in a vector an element lies (rsqrt of bf16
-rounds the square root as well), round a mean's sum before they divide it, or narrow a Python number before they add it. Where a
+rounds the square root as well), round a mean's sum before they divide it, or narrow a Python number before they add it. A cube is
+the one that both round within. Where a
 function leaves an order open, topk(sorted=False), it is the sorted one, which a kernel has too.
 """
 from __future__ import annotations
@@ -19,7 +20,9 @@ NARROW = (torch.bfloat16, torch.float16)
 MIXED = frozenset({"add", "sub", "rsub", "mul", "div", "pow", "addcmul", "addcdiv", "lerp", "maximum", "minimum", "fmax", "fmin"})
 """Ops whose tensors are all brought to the dtype of the result before anything is computed; other ops may take masks."""
 AS_IT_IS = frozenset({"where", "masked_fill", "copy", "_to_copy", "clone", "fill", "zeros_like", "ones_like", "detach", "alias"})
-BESIDES = frozenset({"mean"})
+BESIDES = frozenset({"mean", "prod", "_log_softmax"})
+NUMBERS_ROUNDED = frozenset({"pow", "remainder", "fmod"})
+"""Ops that bring their Python numbers to the dtype of the result as well, as they do on a GPU."""
 BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)
 MOVES = frozenset({"index_copy", "index_select", "index_put", "_index_put_impl", "gather", "scatter", "roll", "flip", "where"})
 """Ops that move elements and look at none: some of them the CPU does not have for fp8, and has for bytes."""
@@ -97,10 +100,15 @@ def _widened(func: Any, name: str, args: Any, kwargs: Any, dtype: torch.dtype | 
     if not isinstance(result, Tensor) or result.dtype not in NARROW:
         return func(*args, **kwargs)
 
+    if name == "pow" and args[1] == 3 and isinstance(args[1], (int, float)):
+        return _widened(torch.ops.aten.mul.Tensor, "mul", (_widened(func, name, (args[0], 2), {}, None), args[0]), {}, dtype)
+
     def widen(t: Tensor) -> Tensor:
         if name in MIXED:
             return t.to(result.dtype).to(torch.float32)
         return t.to(torch.float32) if t.dtype in NARROW else t
 
     kwargs = {k: v for k, v in kwargs.items() if k != "dtype"}
+    if name in NUMBERS_ROUNDED:
+        args = tuple(torch.tensor(a, dtype=result.dtype).item() if isinstance(a, float) else a for a in args)
     return func(*tree_map_only(Tensor, widen, args), **kwargs).to(result.dtype if dtype is None else dtype)

@@ -13,7 +13,8 @@ OPS = {
     "multiply a number": lambda x, y: x * 0.1, "divide": lambda x, y: x / y,
     "alpha": lambda x, y: torch.add(x, y, alpha=0.3),
     "sigmoid": lambda x, y: torch.sigmoid(x), "silu": lambda x, y: F.silu(x), "softplus": lambda x, y: F.softplus(x),
-    "power": lambda x, y: x ** 3,
+    "power": lambda x, y: x ** 4, "prod": lambda x, y: x[:, :3].prod(-1), "log_softmax": lambda x, y: x.log_softmax(-1),
+    "remainder": lambda x, y: torch.remainder(x, 0.75), "fmod": lambda x, y: torch.fmod(x, 0.75),
     "exp": lambda x, y: torch.exp(x), "lerp": lambda x, y: torch.lerp(x, y, 0.3), "mean": lambda x, y: x.mean(-1),
     "tanh": lambda x, y: torch.tanh(x),
 }
@@ -42,6 +43,28 @@ def test_a_chain_rounds_at_every_op():
         found = (x * 0.3 + 0.1) * 0.7
     wanted = ((x.float() * 0.3).bfloat16().float() + 0.1).bfloat16().float() * 0.7
     assert torch.equal(found, wanted.bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_what_eager_rounds_within_an_op_is_rounded(dtype):
+    """A cube is a product of the rounded square; a number beside a remainder has the tensor's type."""
+    x = torch.randn(7, 11).to(dtype)
+    with SingleRounding():
+        cube, rest = x ** 3, torch.remainder(x, 0.7)
+    assert torch.equal(cube, (x * x) * x)
+    number = torch.tensor(0.7).to(dtype).item()
+    assert torch.equal(rest, torch.remainder(x.float(), number).to(dtype))
+
+
+def narrow_powers(x):
+    cube = 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3.0))))
+    return cube, F.log_softmax(x, -1), torch.logsumexp(x, -1), x[:, :4].prod(-1), torch.fmod(x, 0.7)
+
+
+def test_a_step_of_narrow_powers_agrees():
+    torch.manual_seed(2)
+    report = fusec.check(narrow_powers, dict(x=torch.randn(40, 96).bfloat16()), level="graph")
+    assert report.ok, str(report)
 
 
 def test_in_place_ops_write_in_place():
