@@ -42,11 +42,14 @@ def _sum(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
     return b.reduce("sum", [kind], dims_of(dims, x.rank), out.dtype, keep)
 
 
+INTEGERS = "a product of integers"
+
+
 @op(prod="x", prod__dim_int=("x, 1", "x, -1, True"))
 def _prod(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
     dims, keep = (rest[0], rest[1]) if len(rest) == 3 else (None, False)
     if out.dtype not in FLOATS:
-        raise b.unsupported("a product of integers", "multiply them one by one, or convert to float32 first")
+        raise b.unsupported(INTEGERS, "multiply them one by one, or convert to float32 first")
     return b.reduce("prod", [x], dims_of(dims, x.rank), out.dtype, keep)
 
 
@@ -372,6 +375,8 @@ def _cumsum(b: Builder, out: Result, x: Value, dim: int, dtype: Any) -> Value:
         )
     fn, wide = ("mul" if b.source.startswith("aten.cumprod") else "add"), "f32" if out.dtype in FLOATS else out.dtype
     x = x if x.dtype in FLOATS else b.cast(x, wide)
+    if n > UNROLLED and fn == "mul" and out.dtype not in FLOATS:
+        raise b.unsupported(INTEGERS, f"at most {UNROLLED} elements, or convert to float32 first")
     if n > UNROLLED:
         place = b.reshape(b.iota(n), (n, 1) + (1,) * (x.rank - dim - 1))
         mask = b.map("ge", place, b.reshape(b.iota(n), (1, n) + (1,) * (x.rank - dim - 1)), dtype="bool")
