@@ -7,6 +7,7 @@ tensors that broadcast together become one index into the merged dims.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -235,6 +236,7 @@ def _along(b: Builder, x: Value, dim: int, index: Value) -> tuple[Value, Value]:
         "x, 0, torch.stack([k, 2 - k, k, k], 1)",
         "x[..., None] * y[:, None], 1, torch.stack([k, 3 - k, k, k], 1)[:, None].expand(3, 2, 4)",
         "x, 1, torch.stack([k, 2 - k], 1)[:2]",
+        "x[..., None] * y[:, None], 0, torch.stack([k, 2 - k, k, k], 1)[:1, :, None].expand(1, 4, 4)",
     ),
 )
 def _gather(b: Builder, out: Result, x: Value, dim: int, index: Value, *_: Any) -> Value:
@@ -242,8 +244,8 @@ def _gather(b: Builder, out: Result, x: Value, dim: int, index: Value, *_: Any) 
     for d in range(x.rank):
         x = x if d == dim else b.slice(x, d, 0, index.shape[d])
     if not _repeats(b, index, range(dim + 1, x.rank)):
-        flat, position = _each(b, x, dim, index)[:2]
-        return b.gather(flat, 0, position)
+        each = _each(b, x, dim, index)
+        return b.permute(b.gather(each.flat, 0, each.position), [each.result.index(d) for d in range(x.rank)])
     flat, position = _along(b, x, dim, _first(b, index, dim))
     return b.reshape(b.gather(flat, 0, position), out.shape)
 
@@ -255,6 +257,7 @@ def _gather(b: Builder, out: Result, x: Value, dim: int, index: Value, *_: Any) 
         "x, 0, k[:, None].expand(3, 4), y",
         "x, 0, k[:, None].repeat(1, 4), y",
         "x, 0, torch.stack([k, 2 - k, k, k], 1), y",
+        "x[..., None] * y[:, None], 0, torch.stack([k, 2 - k, k, k], 1)[..., None].expand(3, 4, 4), y[..., None].expand(3, 4, 4)",
     ),
     scatter__value=("x, 1, k[:, None], 2.0", "x, 0, torch.stack([k, 2 - k, k, k], 1), 2.0"),
 )
@@ -266,10 +269,10 @@ def _scatter(b: Builder, out: Result, x: Value, dim: int, index: Value, value: A
     if any(index.shape[d] != n for d, n in enumerate(x.shape) if d != dim):
         raise b.unsupported("an index shorter than the tensor", "slice the tensor first")
     if not _repeats(b, index, range(dim + 1, x.rank)):
-        flat, position, order = _each(b, x, dim, index)
-        value = value if isinstance(value, Value) else b.fill(value, (1,) * x.rank, x.dtype)
-        new = b.reshape(b.update(flat, value, 0, position), tuple(x.shape[d] for d in order))
-        return b.permute(new, [order.index(d) for d in range(x.rank)])
+        each = _each(b, x, dim, index)
+        value = b.permute(value if isinstance(value, Value) else b.fill(value, (1,) * x.rank, x.dtype), each.result)
+        new = b.reshape(b.update(each.flat, value, 0, each.position), tuple(x.shape[d] for d in each.order))
+        return b.permute(new, [each.order.index(d) for d in range(x.rank)])
     flat, position = _along(b, x, dim, _first(b, index, dim))
     if isinstance(value, Value):
         value = b.reshape(value, position.shape + x.shape[dim + 1 :])
@@ -278,16 +281,32 @@ def _scatter(b: Builder, out: Result, x: Value, dim: int, index: Value, value: A
     return b.reshape(b.update(flat, value, 0, position), x.shape)
 
 
-def _each(b: Builder, x: Value, dim: int, index: Value) -> tuple[Value, Value, list[int]]:
-    """(x as one dim, the index into it, the order of x's dims in it) for x[a, index[a, b, c], c], which counts along a and c."""
-    order = [*(d for d in range(x.rank) if d != dim), dim]
+@dataclass(frozen=True, slots=True)
+class Each:
+    """x[a, index[a, b, c], c, d], which counts along a and c: x with the dims that count and the indexed one as one in front, the
+    index into that, the order of x's dims in it, and that of the result's dims in what is picked."""
+
+    flat: Value
+    position: Value
+    order: list[int]
+    result: list[int]
+
+
+def _each(b: Builder, x: Value, dim: int, index: Value) -> Each:
+    spread = [d for d in range(dim + 1, x.rank) if _same_along(b, index, d)]
+    order = [*(d for d in range(x.rank) if d != dim and d not in spread), dim, *spread]
+    counted = order[: x.rank - len(spread)]
+    for d in spread:
+        index = b.slice(index, d, 0, 1)
+    index = b.reshape(index, tuple(index.shape[d] for d in sorted(counted)))
     position, scale = b.cast(index, "i64"), sympy.sympify(x.shape[dim])
-    for d in reversed(order[:-1]):
+    for d in reversed(counted[:-1]):
         if (n := x.shape[d]) != 1:
-            steps = b.reshape(b.iota(n), (n,) + (1,) * (x.rank - 1 - d))
+            steps = b.reshape(b.iota(n), (n,) + (1,) * (len(counted) - 1 - sorted(counted).index(d)))
             position = b.map("add", position, b.map("mul", steps, b.scalar(plain(scale), "i64"), dtype="i64"), dtype="i64")
         scale = scale * n
-    return b.reshape(b.permute(x, order), (plain(scale),)), position, order
+    flat = b.reshape(b.permute(x, order), (plain(scale), *(x.shape[d] for d in spread)))
+    return Each(flat, position, order, sorted(counted) + spread)
 
 
 def _repeats(b: Builder, index: Value, dims: Iterable[int]) -> bool:
