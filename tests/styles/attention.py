@@ -133,3 +133,22 @@ def latent_pages(q, kv, table, lens):
     s = torch.where(torch.arange(16)[None, None] < lens[:, None, None], s, float("-inf"))
     lse = torch.logsumexp(s, -1)
     return torch.matmul((s - lse[..., None]).exp(), ctx[..., :256]).to(q.dtype), lse
+
+
+@step(
+    lambda r: dict(
+        q=normal(r, 4, 16, dtype=BF16), k=normal(r, 4, 16, dtype=BF16), v=normal(r, 4, 16, dtype=BF16),
+        kc=normal(r + 2, 8, 4, 16, dtype=BF16), vc=normal(r + 2, 8, 4, 16, dtype=BF16), ids=slots(r, 2),
+        pos=torch.randint(0, 40, (r,), dtype=torch.int32),
+    )
+)
+def ring_window(q, k, v, kc, vc, ids, pos):
+    window = kc.shape[1]
+    at = (pos % window).long()
+    kc[ids, at] = k
+    vc[ids, at] = v
+    keys, values = kc[ids].float(), vc[ids].float()
+    age = (at[:, None] - torch.arange(window)) % window
+    s = torch.einsum("bhd,bwhd->bhw", q.float(), keys) * 16**-0.5
+    s = s.masked_fill(~(age <= pos[:, None])[:, None], float("-inf"))
+    return torch.einsum("bhw,bwhd->bhd", s.softmax(-1), values).to(q.dtype)

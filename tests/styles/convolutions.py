@@ -114,10 +114,10 @@ def token_shift(x, xp, mu):
 
 @step(
     lambda r: dict(
-        x=normal(r, 2, 100, dtype=BF16),
-        state=normal(r + 3, 4, 100, dtype=BF16),
-        w=normal(4, 100, dtype=BF16),
-        b=normal(100, dtype=BF16),
+        x=normal(r, 2, 12, dtype=BF16),
+        state=normal(r + 3, 4, 12, dtype=BF16),
+        w=normal(4, 12, dtype=BF16),
+        b=normal(12, dtype=BF16),
         idx=slots(r, 3, torch.int32),
         accepted=torch.randint(1, 3, (r,), dtype=torch.int32),
     )

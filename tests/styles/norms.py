@@ -6,6 +6,7 @@ STEPS: name -> (function, make(rows) of its arguments).
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 import torch.nn.functional as F
@@ -331,3 +332,33 @@ def rope_of_three_positions(q, positions, table, sections=(4, 6, 6)):
     a, b = q.float().chunk(2, dim=-1)
     q.copy_(torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1))
     return (q.float() ** 2).sum(-1)
+
+
+@step(
+    lambda n: dict(
+        hidden=normal(n, 24, dtype=BF16), positions=torch.randint(30, (n + 5,)), table=normal(30, 12),
+        out=normal(n + 5, 24, dtype=BF16), slot=torch.cat([slots(n), torch.zeros(5, dtype=torch.int64)]),
+        cache=normal(n + 4, 24, dtype=BF16),
+    )
+)
+def buffers_longer_than_the_batch(hidden, positions, table, out, slot, cache):
+    n = hidden.size(0)
+    cos, sin = table[positions[:n]].chunk(2, -1)
+    a, b = hidden.view(n, 2, 12).float().chunk(2, -1)
+    y = torch.cat([a * cos[:, None] - b * sin[:, None], b * cos[:, None] + a * sin[:, None]], -1).flatten(1).to(hidden.dtype)
+    cache[slot[:n]] = y
+    out[:n] = y
+    return y.float().norm(dim=-1)
+
+
+@step(lambda n: dict(x=normal(n, 48), mode=torch.randint(0, 3, (n,))))
+def activation_by_row(x, mode):
+    choices = torch.stack([F.relu(x), F.silu(x), torch.tanh(x)], 0)
+    return choices.gather(0, mode.view(1, -1, 1).expand(1, -1, 48)).squeeze(0)
+
+
+@step(lambda n: dict(x=normal(n, 96, dtype=BF16), res=normal(n, 48, dtype=BF16)))
+def gelu_new_gate(x, res):
+    gate, up = x.chunk(2, -1)
+    gate = 0.5 * gate * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (gate + 0.044715 * torch.pow(gate, 3.0))))
+    return res + gate * up

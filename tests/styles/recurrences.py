@@ -365,3 +365,86 @@ def rwkv7_matrices(r, w, k, v, a, state):
     s = state * torch.exp(-0.606531 * torch.sigmoid(w.float())).view(B, H, 1, D) + state @ ab + vk
     state.copy_(s)
     return (s.to(r.dtype) @ r.view(B, H, D, 1)).view(B, H * D)
+
+
+@step(
+    lambda r: dict(
+        q=normal(r, 1, 2, 12),
+        k=normal(r, 2, 2, 12),
+        v=normal(r, 2, 2, 10),
+        beta=2 * torch.rand(r, 2, 2),
+        g=-torch.rand(r, 1, 2),
+        pool=normal(r + 3, 2, 12, 10, dtype=BF16),
+        ix=slots(r, 3, torch.int32),
+    )
+)
+def two_householders(q, k, v, beta, g, pool, ix, num_householder=2):
+    h = pool.index_select(0, ix).float()
+    o = q.new_empty(q.shape[0], q.shape[1], q.shape[2], v.shape[-1])
+    for i in range(q.shape[1] * num_householder):
+        t = i // num_householder
+        if i % num_householder == 0:
+            h = h * g[:, t].exp()[..., None, None]
+        b_k = F.normalize(k[:, i], dim=-1, eps=1e-5)
+        b_v = v[:, i] - (h * b_k[..., None]).sum(-2)
+        h = h + (b_k * beta[:, i].unsqueeze(-1)).unsqueeze(-1) * b_v.unsqueeze(-2)
+        if (i + 1) % num_householder == 0:
+            o[:, t] = (h * (q[:, t] * q.shape[-1] ** -0.5).unsqueeze(-1)).sum(-2)
+    pool.index_copy_(0, ix.long(), h.to(pool.dtype))
+    return o
+
+
+@step(lambda r: dict(wx=normal(r, 4, 4 * 6), recurrent=normal(4, 6, 24, scale=0.2), bias=normal(4, 24), states=normal(4, r, 24)))
+def slstm_pointwise(wx, recurrent, bias, states):
+    y, c, n, m = torch.unbind(states, dim=0)
+    rows = wx.shape[0]
+    ry = (y.view(rows, 4, 1, 6) @ recurrent.unsqueeze(0)).reshape(rows, 4, 4, 6).transpose(1, 2).reshape(rows, -1)
+    raw = wx.view(rows, 4, 4, 6).transpose(1, 2).reshape(rows, -1) + ry + bias.view(4, 4, 6).transpose(0, 1).reshape(-1)
+    i_raw, f_raw, z_raw, o_raw = torch.unbind(raw.view(rows, 4, -1), dim=1)
+    log_f_plus_m = m + F.logsigmoid(f_raw)
+    m_new = torch.max(i_raw, log_f_plus_m)
+    i_gate = torch.minimum(torch.exp(i_raw - m_new), torch.ones_like(i_raw))
+    f_gate = torch.minimum(torch.exp(log_f_plus_m - m_new), torch.ones_like(i_raw))
+    c_new = f_gate * c + i_gate * torch.tanh(z_raw)
+    n_new = f_gate * n + i_gate
+    y_new = torch.sigmoid(o_raw) * c_new / n_new
+    states.copy_(torch.stack((y_new, c_new, n_new, m_new), dim=0))
+    return y_new
+
+
+@step(
+    lambda r: dict(
+        xq=normal(r, 2, 1, 8), xk=normal(r, 2, 1, 8), xv=normal(r, 2, 1, 8), eta=torch.rand(r, 2, 1, 1),
+        w1=normal(r, 2, 8, 8, scale=0.1), b1=normal(r, 2, 1, 8), grad_w=normal(r, 2, 8, 8), grad_b=normal(r, 2, 1, 8),
+        ln_weight=normal(2, 8), ln_bias=normal(2, 8), token=torch.rand(1, 1),
+    )
+)
+def learned_at_test_time(xq, xk, xv, eta, w1, b1, grad_w, grad_b, ln_weight, ln_bias, token):
+    heads, dim = ln_weight.shape
+    gamma, beta = ln_weight.reshape(1, heads, 1, dim), ln_bias.reshape(1, heads, 1, dim)
+    z1 = xk @ w1 + b1
+    std = torch.sqrt(z1.var(dim=-1, keepdim=True, unbiased=False) + 1e-6)
+    x_hat = (z1 - z1.mean(dim=-1, keepdim=True)) / std
+    grad = (gamma * x_hat + beta - (xv - xk)) * gamma
+    inner = grad.sum(dim=-1, keepdim=True) + x_hat * (grad * x_hat).sum(dim=-1, keepdim=True)
+    z = (1.0 / dim) * (dim * grad - inner) / std
+    grad_w.add_(xk.transpose(-2, -1) @ z)
+    grad_b.add_(z)
+    w1.sub_(token * eta * grad_w)
+    b1.sub_(token * eta * grad_b)
+    return xq + F.layer_norm(xq @ w1 + b1, (dim,)) * gamma + beta
+
+
+@step(
+    lambda r: dict(q=normal(r, 4, 2, 8), k=normal(r, 4, 2, 8), v=normal(r, 4, 2, 8), g=-torch.rand(r, 4, 2), S=normal(r, 2, 8, 8))
+)
+def chunk_of_tokens(q, k, v, g, S):
+    tokens = q.shape[1]
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    total = g.transpose(1, 2).cumsum(-1)
+    later = torch.triu(torch.ones(tokens, tokens, dtype=torch.bool), 1)
+    decay = (total[..., :, None] - total[..., None, :]).masked_fill(later, float("-inf")).exp()
+    o = ((q @ k.transpose(-1, -2)) * decay) @ v + (q * total[..., None].exp()) @ S
+    kept = k * (total[..., -1:] - total).exp()[..., None]
+    S.copy_(S * total[..., -1, None, None].exp() + kept.transpose(-1, -2) @ v)
+    return o.transpose(1, 2)
