@@ -106,7 +106,10 @@ class Step:
         return Importer(program, self.name, free.extents, free.indexed, self.loc, forwards, apart).run()
 
     def program(self, examples: Mapping[str, Like], free: Free) -> Program:
-        dims = {s: torch.export.Dim(str(s)) for s in free.symbols}
+        # torch takes every free size to be two or more; of rows that only offsets count it has to be told.
+        sizes = set(free.extents.values())
+        offsets_alone = free.rows is not None and free.rows not in sizes and free.rows + 1 in sizes
+        dims = {s: torch.export.Dim(str(s), min=2 if s == free.rows and offsets_alone else None) for s in free.symbols}
         spec: dict[str, dict[int, Any]] = {}
         for (name, dim), extent in free.extents.items():
             symbol = _own(extent, free.rows)
@@ -191,6 +194,9 @@ def choose_free(
     picked = [r for r in rows.indexed_only(c, root) if r not in wanted]
     names = _symbols(c, root, wanted + picked, called)
     extents: dict[tuple[str, int], sympy.Expr] = {}
+    if root is not None and root not in names and (ends := rows.offsets_of(c, root)):
+        names[root] = _symbol("rows", {str(s) for s in names.values()} | set(examples))
+        extents = dict.fromkeys(ends, names[root] + 1)
     for a in probe.arguments:
         for d in range(len(a.shape)):
             leaves = c.leaves(a.name, d)
@@ -269,7 +275,7 @@ def _marked(c: rows.Classes, dynamic_shapes: Mapping[str, Any], loc: Loc) -> lis
                     loc,
                     "give an example with two or more",
                 )
-            found.append(leaves[0])
+            found.append(rows.between(c, leaves[0]))
     return list(dict.fromkeys(found))
 
 

@@ -478,6 +478,27 @@ def longer(c: Classes, free: Sequence[tuple[str, int]]) -> Longer:
     return Longer(tuple(p for p, s in starts.items() if s == {0}), tuple(one_more))
 
 
+def offsets_of(c: Classes, root: int) -> list[tuple[str, int]]:
+    """Dims of arguments that are the offsets of as many rows as a class has: their ranges [:-1] and [1:] are both that class."""
+    if root in {leaf for d in c.fixed for leaf in c.atoms.leaves(d)}:
+        return []
+    return [p for leaf, found in _between(c).items() if found == root for p in c.members(leaf) if c.leaves(*p) == [leaf]]
+
+
+def between(c: Classes, leaf: int) -> int:
+    """The class of what lies between offsets; of anything else, the class itself."""
+    return _between(c).get(leaf, leaf)
+
+
+def _between(c: Classes) -> dict[int, int]:
+    """Classes of dims of which [:-1] and [1:] are taken, with the class that both of them are."""
+    starts: dict[tuple[int, int], set[int]] = {}
+    for part, whole, start in _ranges(c):
+        if len(part) == len(whole) == 1 and c.atoms.extents[whole[0]] == c.atoms.extents[part[0]] + 1:
+            starts.setdefault((whole[0], part[0]), set()).add(start)
+    return {whole: part for (whole, part), found in starts.items() if found == {0, 1}}
+
+
 def _ranges(c: Classes) -> Iterator[tuple[list[int], list[int], int]]:
     """(the range's classes, those of the dim that it is of, where it starts) of ranges that are taken, of first ones replaced."""
     for node in c.graph.nodes:

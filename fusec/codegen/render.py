@@ -13,7 +13,7 @@ from ..ir.dtype import NARROW
 from ..ir.kernel import (
     Assign, Barrier, Compute, Copy, Declare, Digit, Elem, Guard, KernelSpec, LaneReduce, Let, Origin, Repeat, Statement)
 from ..ir.scalar import Lit
-from ..ir.sizes import factors
+from ..ir.sizes import factors, plus
 from ..target import parse
 from .compose import composite_functions
 from .copies import ONCE, Copies
@@ -187,6 +187,8 @@ class _File:
                 split = factors(extent)
                 if split is not None and split[1] == (factor,):
                     return f"({self.scope.name('tensor', p.name)}.shape[{dim}] // {split[0]})"
+                if (made := plus(extent)) is not None and made[0] == factor:
+                    return f"({self.scope.name('tensor', p.name)}.shape[{dim}] - {made[1]})"
         raise InternalError(f"grid size {factor} is not a size of any parameter")
 
     def _launch(self) -> list[str]:

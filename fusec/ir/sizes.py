@@ -31,6 +31,12 @@ def least(size: int | str, values: Mapping[str, int]) -> int:
     return sum(evaluate(term, values) or 0 for term in str(size).split(" + "))
 
 
+def plus(size: int | str) -> tuple[str, int] | None:
+    """The symbol and the number that a size such as `rows + 1` is the sum of; None for any other expression."""
+    name, _, more = str(size).partition(" + ")
+    return (name, int(more)) if name.isidentifier() and more.isdigit() else None
+
+
 def solve(found: Iterable[tuple[int | str, int]]) -> dict[str, int]:
     """The value of every size and every symbol that (size, its value) pairs determine.
 
@@ -52,6 +58,9 @@ def solve(found: Iterable[tuple[int | str, int]]) -> dict[str, int]:
             if value % known:
                 raise ValueError(f"{size} is {value}, not a multiple of {known}")
             values[unknown[0]] = value // known
+    for size, value in pairs:
+        if (made := plus(size)) is not None and value >= made[1]:
+            values.setdefault(made[0], value - made[1])
     for size, value in pairs:
         right = evaluate(size, values)
         if right is not None and right != value:

@@ -13,7 +13,7 @@ import torch
 from ..errors import ArgumentError
 from ..ir.kernel import Parameter
 from ..ir.reference import TORCH_DTYPE
-from ..ir.sizes import evaluate, least
+from ..ir.sizes import evaluate, least, plus
 from ..ir.tensor import Argument
 from .overlap import View, meet, repeats
 
@@ -36,6 +36,10 @@ def check_shapes(arguments: Sequence[Argument], tensors: Mapping[str, torch.Tens
         if dtypes and t.dtype != TORCH_DTYPE[a.dtype]:
             raise ArgumentError(f"argument {a.name}: expected dtype {_dtype(TORCH_DTYPE[a.dtype])}, given {_dtype(t.dtype)}")
         _check_shape(a, t, sizes, origin)
+    for a in arguments:
+        for extent, given in zip(a.shape, tensors[a.name].shape):
+            if (made := plus(str(extent))) is not None and given >= made[1]:
+                sizes.setdefault(made[0], given - made[1])
     for a in arguments:
         _check_made(a, tensors[a.name], sizes)
     for a in arguments:

@@ -74,6 +74,40 @@ def test_offsets_are_one_more_than_the_rows():
     assert shapes(capture(lambda x, w: x * w[:, 1:], dict(x=normal(3, 6), w=normal(3, 7))))["w"] == ["rows", "7"]
 
 
+def between_offsets(parts, offsets):
+    """The sum of the parts of every row, at most 3 of them: parts [all, D], offsets [rows + 1] -> [rows, D]."""
+    place = offsets[:-1, None] + torch.arange(3)
+    live = place < offsets[1:, None]
+    return torch.where(live[..., None], parts[torch.where(live, place, 0).long()], 0.0).sum(1)
+
+
+def some_parts(*lengths):
+    return dict(parts=normal(9, 4), offsets=torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).int())
+
+
+@pytest.mark.parametrize("marks", [None, {"offsets": {0: torch.export.Dim("tokens")}}])
+def test_rows_that_only_offsets_count(marks):
+    first = some_parts(2, 0, 3, 1)
+    assert shapes(capture(between_offsets, first, marks)) == {"parts": ["parts_0", "4"], "offsets": ["rows + 1"]}
+    for given in (first, some_parts(3), some_parts(1, 0, 2, 3, 0, 1)):
+        report = fusec.check(between_offsets, given, first, level="kernel")
+        assert report.ok, str(report)
+    with pytest.raises(ArgumentError, match="at least 1"):
+        fusec.check(between_offsets, dict(some_parts(3), offsets=torch.zeros(0, dtype=torch.int32)), first, level="kernel")
+
+
+def test_rows_that_only_offsets_count_and_no_result_has():
+    def put(offsets, out):
+        out[offsets[:-1].long()] = (offsets[1:] - offsets[:-1])[:, None].float() * 0.5
+
+    def given(*lengths):
+        return dict(offsets=torch.tensor([0, *lengths]).cumsum(0).int(), out=normal(12, 4))
+
+    for some in (given(1, 2, 3), given(4)):
+        report = fusec.check(put, some, given(2, 2, 1, 1), level="emulate")
+        assert report.ok, str(report)
+
+
 def test_a_table_of_which_the_first_rows_are_read_has_any_number_more():
     def scaled(x, table):
         return x * table[: x.shape[0]]

@@ -22,6 +22,8 @@ def test_solve() -> None:
     assert solve([("2*rows", 8), (3, 3), ("pool", 9)]) == {"2*rows": 8, "rows": 4, "pool": 9}
     assert solve([("rows*tokens", 12), ("rows", 4)])["tokens"] == 3
     assert solve([("rows + 1", 5), ("rows", 4)]) == {"rows": 4, "rows + 1": 5}
+    assert solve([("rows + 1", 5)]) == {"rows": 4, "rows + 1": 5} and solve([("rows + 1", 1)])["rows"] == 0
+    assert solve([("rows + more", 5)]) == {"rows + more": 5}
     for pairs, words in (([("rows", 4), ("rows", 5)], "rows is 4 and 5"), ([("rows", 4), ("2*rows", 9)], r"2\*rows is 8 and 9"),
                          ([("rows + 1", 5), ("rows", 5)], r"rows \+ 1 is 6 and 5"),
                          ([("rows + more", 3), ("rows", 4)], r"rows \+ more is 4 at least and 3"),

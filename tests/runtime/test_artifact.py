@@ -13,6 +13,7 @@ from fusec.ir.kernel import Parameter
 from fusec.ir.tensor import Argument
 from fusec.runtime import artifact as module
 from fusec.runtime.artifact import Artifact
+from fusec.runtime.contract import check_shapes
 from fusec.runtime.kernel import Kernel
 
 ROWS, SLOTS = sympy.Symbol("rows"), sympy.Symbol("slots")
@@ -235,3 +236,9 @@ def test_constants_that_compare_equal_are_told_apart(call):
         call(**given, scale=2)
     with pytest.raises(ArgumentError):
         call(**given, scale=torch.tensor(2.0))
+
+
+def test_offsets_alone_say_how_many_rows_there_are():
+    sizes = {}
+    check_shapes([Argument("offsets", "i32", (ROWS + 1,), (None,))], dict(offsets=torch.zeros(6, dtype=torch.int32)), sizes)
+    assert sizes["rows"] == 5
