@@ -15,7 +15,6 @@ from ..ir.tensor import Join, Permute, Reshape, Slice, Update
 from .builder import Builder, Value
 from .registry import Result, op
 
-WORDS = {1: "u8", 2: "i16", 4: "i32"}
 SIGNED = {"i8", "i16", "i32"}
 
 

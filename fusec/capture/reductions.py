@@ -12,7 +12,6 @@ from typing import Any
 import sympy
 
 from ..ir.dtype import FLOATS, ends
-from ..ir.reference import SHORT_DTYPE
 from ..ir.scalar import Lit
 from .builder import Builder, Extent, Value, dims_of, plain
 from .registry import Result, alias, op
@@ -29,10 +28,6 @@ def count(x: Value, dims: Sequence[int]) -> Extent:
 def divided(b: Builder, x: Value, n: Extent | float, dtype: str) -> Value:
     """x / n, by its size where that is known at the call only."""
     return b.map("div", x, b.scalar(n, "f32"), dtype=dtype)
-
-
-def dtype_of(dtype: Any, out: Result) -> str:
-    return SHORT_DTYPE[dtype] if dtype is not None else out.dtype
 
 
 @op(sum="x", sum__dim_IntList=("x, [1]", "x, [-1], True", "i, [0]", "m, [1]", "h, [1], dtype=torch.float32", "x, []"))

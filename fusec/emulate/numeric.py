@@ -340,11 +340,6 @@ for _name in _COMPARE:
     setattr(Numeric, f"__{_name}__", _method(compare, _name))
 
 
-def python_value(x: Any) -> bool:
-    """Whether a value is known while tracing."""
-    return not isinstance(x, Numeric)
-
-
 def select(condition: Any, yes: Any, no: Any) -> Any:
     """`yes` where the condition holds, else `no`; both of one type (a Python number takes the other's)."""
     if isinstance(condition, (bool, int)):

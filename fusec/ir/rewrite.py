@@ -26,6 +26,11 @@ def compose(outer: Ref, inner: Ref, own: tuple[str, ...]) -> Ref:
     return make_ref(inner.value, own, where)
 
 
+def through(graph: Graph, outer: Ref, inner: Ref) -> Ref:
+    """`compose`, with the axes that the graph says inner's value has."""
+    return compose(outer, inner, tuple(a.name for a in graph.table[inner.value].axes))
+
+
 def map_refs(op: Op, change: Callable[[Ref], Ref]) -> Op:
     """The op with every reference changed: operands, predicates, and index values of loads and stores."""
     def digit(d: Digit) -> Digit:

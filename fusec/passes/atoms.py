@@ -32,6 +32,12 @@ def quotient(a: Size, b: Size) -> Size | None:
     return int(ratio) if ratio.is_Integer else ratio
 
 
+def times(a: Size, b: Size) -> Size:
+    """a * b, as an integer where it is one."""
+    product = sympy.sympify(a) * sympy.sympify(b)
+    return int(product) if product.is_Integer else product
+
+
 def common(a: Size, b: Size) -> int:
     """A common divisor of two extents as far as integers show it."""
     def number(x: Size) -> int:

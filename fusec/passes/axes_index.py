@@ -11,7 +11,7 @@ from ..ir import graph as g
 from ..ir.scalar import Lit
 from ..ir.tensor import Iota, Map, Size
 from .atoms import Size as Extent
-from .atoms import quotient
+from .atoms import quotient, times
 from .axes_model import Hop, Pick, Value
 
 if TYPE_CHECKING:
@@ -88,15 +88,10 @@ def _operand(emitter: "Emitter", value: Value, position: int, term: Term) -> Ter
     assert isinstance(op, Map)
     arg = op.args[position]
     if isinstance(arg, Lit):
-        return Term(None, (), _times(int(arg.value), term.stride))
+        return Term(None, (), times(int(arg.value), term.stride))
     if isinstance(arg, Size):
-        return Term(None, (), _times(_extent(emitter, arg), term.stride))
+        return Term(None, (), times(_extent(emitter, arg), term.stride))
     return Term(arg, (value.reads[position], *term.hops), term.stride)
-
-
-def _times(a: Extent, b: Extent) -> Extent:
-    product = sympy.sympify(a) * sympy.sympify(b)
-    return int(product) if product.is_Integer else product
 
 
 def _extent(emitter: "Emitter", size: Size) -> Extent:
@@ -112,7 +107,7 @@ def _shares(terms: list[Term], extents: list[Extent]) -> list[list[Term]] | None
     """
     strides: list[Extent] = [1]
     for extent in reversed(extents[1:]):
-        strides.insert(0, _times(strides[0], extent))
+        strides.insert(0, times(strides[0], extent))
     shares: list[list[Term]] = [[] for _ in extents]
     for term in terms:
         for share, stride in zip(shares, strides):

@@ -9,7 +9,7 @@ from typing import Union
 
 from ..ir.dtype import FLOATS
 from ..ir.graph import Graph, Map, Node, Ref
-from ..ir.rewrite import compose, drop_dead, ordered, uses
+from ..ir.rewrite import drop_dead, ordered, through, uses
 from ..ir.scalar import Lit
 from ..ir.tensor import Size
 from .names import Names
@@ -48,7 +48,7 @@ def _contract(graph: Graph, node: Node, names: Names) -> tuple[Node, ...] | None
     assert isinstance(outer, Ref)
     product = graph.table[outer.value].op
     assert isinstance(product, Map)
-    a, b = (compose(outer, x, _axes(graph, x)) if isinstance(x, Ref) else x for x in product.args)
+    a, b = (through(graph, outer, x) if isinstance(x, Ref) else x for x in product.args)
     extra: tuple[Node, ...] = ()
     if node.op.fn == "sub" and side == 0:
         other, extra = _negated(graph, node, other, names)

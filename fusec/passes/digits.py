@@ -7,13 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
-import sympy
-
 from ..ir.dtype import INTS
 from ..ir.scalar import Lit
 from ..ir.tensor import Expand, Iota, Map, Permute, Reshape, Shape, Size, TensorNode
 from .atoms import Size as Extent
-from .atoms import quotient
+from .atoms import quotient, times
 from .make_nodes import Maker
 
 Term = tuple[Union[str, None], Extent]
@@ -86,12 +84,12 @@ def terms(maker: Maker, value: str, stride: Extent = 1, least: Extent = 1) -> li
             return [(value, stride)]
         factor, inner = (numbers[0], op.args[1]) if numbers[1] is None else (numbers[1], op.args[0])
         assert factor is not None and isinstance(inner, str)
-        return terms(maker, inner, _times(factor, stride), least)
+        return terms(maker, inner, times(factor, stride), least)
     if any(isinstance(n, int) and n < 0 for n in numbers):
         return [(value, stride)]
     out: list[Term] = []
     for a, n in zip(op.args, numbers):
-        out += [(None, _times(n, stride))] if n is not None else terms(maker, str(a), stride, least)
+        out += [(None, times(n, stride))] if n is not None else terms(maker, str(a), stride, least)
     return out
 
 
@@ -107,7 +105,7 @@ def _has_multiple(maker: Maker, value: object, stride: Extent, least: Extent) ->
     if op.fn == "add":
         return any(_has_multiple(maker, a, stride, least) for a in op.args)
     numbers = [_number(maker, a) for a in op.args]
-    return any(n is not None and _has_multiple(maker, a, _times(n, stride), least) for n, a in zip(numbers, reversed(op.args)))
+    return any(n is not None and _has_multiple(maker, a, times(n, stride), least) for n, a in zip(numbers, reversed(op.args)))
 
 
 def _kept_dims(before: Shape, after: Shape) -> dict[int, int] | None:
@@ -145,13 +143,8 @@ def _number(maker: Maker, operand: object) -> Extent | None:
 def _product(sizes: tuple[Extent, ...]) -> Extent:
     total: Extent = 1
     for n in sizes:
-        total = _times(total, n)
+        total = times(total, n)
     return total
-
-
-def _times(a: Extent, b: Extent) -> Extent:
-    product = sympy.sympify(a) * sympy.sympify(b)
-    return int(product) if product.is_Integer else product
 
 
 def digits(maker: Maker, index: str, extents: tuple[Extent, ...]) -> list[str] | None:
@@ -160,7 +153,7 @@ def digits(maker: Maker, index: str, extents: tuple[Extent, ...]) -> list[str] |
         return [index]
     strides: list[Extent] = [1]
     for extent in reversed(extents[1:]):
-        strides.insert(0, _times(strides[0], extent))
+        strides.insert(0, times(strides[0], extent))
     tried = (_digits(maker, index, extents, strides, least) for least in reversed(strides))
     return next((found for found in tried if found is not None), None)
 

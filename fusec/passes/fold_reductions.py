@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ..ir.dtype import FLOATS
 from ..ir.graph import Graph, Map, Node, Reduce, Ref, refs
-from ..ir.rewrite import compose, drop_dead, replace_nodes, uses
+from ..ir.rewrite import drop_dead, replace_nodes, through, uses
 from .names import Names
 
 
@@ -38,15 +38,11 @@ def _make_dots(graph: Graph) -> Graph:
         args = product.op.args * 2 if product.op.fn == "square" else product.op.args
         if product.op.fn not in ("mul", "square") or not all(isinstance(a, Ref) and table[a.value].dtype in FLOATS for a in args):
             return node
-        pair = tuple(_inner(graph, outer, a) for a in args if isinstance(a, Ref))
+        pair = tuple(through(graph, outer, a) for a in args if isinstance(a, Ref))
         if not axes_read(graph, pair) >= {a.name for a in node.op.axes}:
             return node
         return replace(node, op=Reduce("dot", pair, node.op.axes))
     return graph.with_nodes(tuple(change(n) for n in graph.nodes))
-
-
-def _inner(graph: Graph, outer: Ref, inner: Ref) -> Ref:
-    return compose(outer, inner, tuple(a.name for a in graph.table[inner.value].axes))
 
 
 def axes_read(graph: Graph, operands: tuple[Ref, ...]) -> set[str]:
@@ -107,10 +103,10 @@ def _update_of(graph: Graph, outer: Ref, over: set[str]) -> tuple[str, Ref, Ref,
         m = table[product.value]
         if m.dtype != "f32" or not isinstance(m.op, Map) or m.op.fn != "mul" or not all(isinstance(a, Ref) for a in m.op.args):
             continue
-        factors = [_inner(graph, _inner(graph, outer, product), a) for a in m.op.args if isinstance(a, Ref)]
+        factors = [through(graph, through(graph, outer, product), a) for a in m.op.args if isinstance(a, Ref)]
         for scale, vector in (factors, factors[::-1]):
             if not axes_read(graph, (scale,)) & over:
-                return x.op.fn, _inner(graph, outer, base), scale, vector
+                return x.op.fn, through(graph, outer, base), scale, vector
     return None
 
 

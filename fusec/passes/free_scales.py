@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..ir.graph import Graph, Map, Node, Reduce, Ref, operands
-from ..ir.rewrite import compose, drop_dead, replace_nodes
+from ..ir.rewrite import drop_dead, replace_nodes, through
 from ..ir.scalar import Lit
 from .fold_reductions import axes_read, waits_for_reduction
 from .names import Names
@@ -105,12 +105,12 @@ def _scaled(graph: Graph, outer: Ref, over: set[str]) -> tuple[str, Ref, Ref | L
     refs = [a for a in x.op.args if isinstance(a, Ref)]
     constants = [a for a in x.op.args if isinstance(a, Lit)]
     if len(refs) == 1 and constants and x.op.args[0 if x.op.fn == "div" else x.op.args.index(refs[0])] == refs[0]:
-        vector = compose(outer, refs[0], tuple(i.name for i in graph.table[refs[0].value].axes))
+        vector = through(graph, outer, refs[0])
         below = _scaled(graph, vector, over)
         return (x.op.fn, vector, constants[0]) if below is not None and _small(graph, below[1], below[2], over) else None
     if len(refs) != 2:
         return None
-    seen = [compose(outer, a, tuple(i.name for i in graph.table[a.value].axes)) for a in refs]
+    seen = [through(graph, outer, a) for a in refs]
     for vector, scale in (seen, seen[::-1]) if x.op.fn == "mul" else (seen,):
         if axes_read(graph, (vector,)) >= over and not axes_read(graph, (scale,)) & over:
             return x.op.fn, vector, scale

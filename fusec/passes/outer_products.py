@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.graph import Graph, Index, Iota, Map, Node, Reduce, Ref
-from ..ir.rewrite import compose, drop_dead, make_ref, replace_nodes
+from ..ir.rewrite import drop_dead, make_ref, replace_nodes, through
 from .fold_reductions import axes_read
 from .free_scales import is_small
 from .names import Names
@@ -34,10 +34,6 @@ def _sides(node: Node) -> tuple[tuple[Ref, Ref], ...]:
     if not (isinstance(node.op, Reduce) and node.op.monoid == "dot" and node.op.form is None):
         return ()
     return node.op.args[:2], node.op.args[:2][::-1]  # type: ignore[return-value]
-
-
-def _inner(graph: Graph, outer: Ref, inner: Ref) -> Ref:
-    return compose(outer, inner, tuple(a.name for a in graph.table[inner.value].axes))
 
 
 # ---- rank one ------------------------------------------------------------------------------------------------------------------
@@ -73,7 +69,7 @@ def _taken_apart(graph: Graph, outer: Ref, over: set[str]) -> tuple[Ref, list[Fa
     x = graph.table[outer.value]
     if x.dtype != "f32" or not isinstance(x.op, Map) or x.op.fn not in ("mul", "div", "neg"):
         return outer, []
-    seen = [_inner(graph, outer, a) for a in x.op.args if isinstance(a, Ref)]
+    seen = [through(graph, outer, a) for a in x.op.args if isinstance(a, Ref)]
     if x.op.fn == "neg":
         vector, below = _taken_apart(graph, seen[0], over)
         return (vector, [("neg", None), *below]) if below else (outer, [])
@@ -95,7 +91,7 @@ def _without_identity(graph: Graph, node: Node, names: Names) -> tuple[Node, ...
         x = graph.table[operand.value]
         if x.dtype != "f32" or not isinstance(x.op, Map) or x.op.fn not in ("add", "sub") or len(node.op.axes) != 1:
             continue
-        terms = [_inner(graph, operand, a) for a in x.op.args if isinstance(a, Ref)]
+        terms = [through(graph, operand, a) for a in x.op.args if isinstance(a, Ref)]
         if len(terms) != 2:
             continue
         for place, (eye, rest) in enumerate((terms, terms[::-1])):
@@ -114,14 +110,14 @@ def _led_to(graph: Graph, ref: Ref, over: str) -> str | None:
     """The other axis of an identity matrix one of whose axes is `over`, None where the value is none."""
     node = graph.table[ref.value]
     if isinstance(node.op, Map) and node.op.fn == "identity" and isinstance(node.op.args[0], Ref):
-        return _led_to(graph, _inner(graph, ref, node.op.args[0]), over)
+        return _led_to(graph, through(graph, ref, node.op.args[0]), over)
     if not (isinstance(node.op, Map) and node.op.fn == "eq" and node.dtype == "bool"):
         return None
     at = []
     for arg in node.op.args:
         if not isinstance(arg, Ref) or not isinstance(graph.table[arg.value].op, Iota):
             return None
-        seen = _inner(graph, ref, arg)
+        seen = through(graph, ref, arg)
         at.append(seen.index(graph.table[arg.value].axes[0].name))
     found = {i.axis for i in at if i.offset == 0}
     if len(found) != 2 or over not in found:
