@@ -7,7 +7,7 @@ the graph. Shapes may hold sympy expressions where a size is known at the call o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
@@ -17,7 +17,7 @@ import torch
 from ..errors import InternalError, Loc, UnsupportedOp
 from ..ir.dtype import FLOATS, INTS, NARROW, wrapped
 from ..ir.reference import TORCH_DTYPE
-from ..ir.scalar import COMPOSITES, Call, Lit, Param, Scalar as Expression
+from ..ir.scalar import COMPOSITES, GIVE_BOOLS, PRIMITIVES, Call, Lit, Param, Scalar as Expression
 from ..ir.tensor import (
     Contract,
     Expand,
@@ -59,7 +59,11 @@ Scalar = Union[int, float, bool, sympy.Expr]
 Arg = Union[Value, Lit, Size]
 
 
-GIVE_BOOLS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"})
+OF_BOOLS = {"add": "or", "mul": "and", "max": "or", "min": "and", "bitand": "and", "bitor": "or", "bitxor": "ne",
+            "select": "select", "identity": "identity"}
+"""What a function of bools that gives a bool is: eager's sum of two bools is one of them, not 2."""
+BOOL_FOLDS = {"max": "any", "min": "all", "any": "any", "all": "all"}
+"""The same of folds."""
 
 
 def plain(extent: object) -> Extent:
@@ -153,10 +157,18 @@ class Builder:
         A composite of integers is taken apart: as one function it would be of fp32.
         """
         ready = [a if isinstance(a, (Value, Lit, Size)) else lit(a, "f32" if isinstance(a, float) else "i64") for a in args]
-        if fn in COMPOSITES and dtype in INTS and not any(isinstance(a, Value) and a.dtype in FLOATS for a in ready):
+        if dtype == "bool" and fn in PRIMITIVES and fn not in GIVE_BOOLS:
+            fn = self._of_bools(fn, OF_BOOLS)
+        if fn in COMPOSITES and dtype in (*INTS, "bool") and not any(isinstance(a, Value) and a.dtype in FLOATS for a in ready):
             return self._of_integers(Call(fn, tuple(Param(i) for i in range(len(ready)))), ready, dtype)
         shape = broadcast([a.shape for a in ready if isinstance(a, Value)])
         return self._add(Map(fn, tuple(a.name if isinstance(a, Value) else a for a in ready)), shape, dtype)
+
+    def _of_bools(self, fn: str, known: Mapping[str, str]) -> str:
+        """What a function or fold that gives a bool is. Raises UnsupportedOp."""
+        if fn not in known:
+            raise self.unsupported(f"{fn} of bools", "cast to an integer first")
+        return known[fn]
 
     def _of_integers(self, e: Expression, args: Sequence[Arg], dtype: str) -> Any:
         """An expression of integers, one primitive at a time."""
@@ -213,6 +225,7 @@ class Builder:
     def reduce(self, monoid: str, args: Sequence[Value], dims: Sequence[int], dtype: str, keep: bool = False) -> Value:
         """The fold over `dims` of the aligned operands; unit dims are reshaped away, none at all is a Map."""
         shape = broadcast([a.shape for a in args])
+        monoid = self._of_bools(monoid, BOOL_FOLDS) if dtype == "bool" else monoid
         kept = tuple(n for i, n in enumerate(shape) if i not in dims)
         out = (
             self._add(Reduce(monoid, tuple(a.name for a in args), tuple(dims)), kept, dtype) if dims else self.cast(args[0], dtype)

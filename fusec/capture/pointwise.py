@@ -289,15 +289,17 @@ for _fn in ("floor", "ceil", "trunc", "round"):
 unary("frac", "", "x * 3", "h")
 unary("rcp", "reciprocal")
 arithmetic("square", ("square.default", "x"))
-arithmetic("max", ("maximum.default", "x, y"), ("max.other", "x, n"), ("clamp_min.default", "x, 0.5"), ("clamp_min.Tensor", "x, y"))
-arithmetic("min", ("minimum.default", "x, y"), ("min.other", "x, n"), ("clamp_max.default", "x, 0.5"), ("clamp_max.Tensor", "x, y"))
+arithmetic("max", ("maximum.default", "x, y", "m, m2"), ("max.other", "x, n"), ("clamp_min.default", "x, 0.5"),
+           ("clamp_min.Tensor", "x, y"))
+arithmetic("min", ("minimum.default", "x, y", "m, m2"), ("min.other", "x, n"), ("clamp_max.default", "x, 0.5"),
+           ("clamp_max.Tensor", "x, y"))
 arithmetic("maxnum", ("fmax.default", "x, n"), ints="max")
 arithmetic("minnum", ("fmin.default", "x, n"), ints="min")
 arithmetic("copysign", ("copysign.Tensor", "x, y"), ("copysign.Scalar", "x, -0.0"))
 arithmetic("atan2", ("atan2.default", "x, y"))
 arithmetic("hypot", ("hypot.default", "x, y"))
 registry.add("signbit.default", lambda b, out, x: b.map("signbit", promote(b, x, as_float(x.dtype)), dtype="bool"), "x", "x * 0")
-arithmetic("mul", ("mul.Tensor", "x, y"), ("mul.Scalar", "x, 0.1"))
+arithmetic("mul", ("mul.Tensor", "x, y", "m, m2"), ("mul.Scalar", "x, 0.1"))
 arithmetic("logaddexp", ("logaddexp.default", "x, y"))
 registry.add("xlogy.Tensor", lambda b, out, x, y: _xlogy_op(b, out, x, y), "x, p")
 arithmetic("lerp", ("lerp.Scalar", "x, y, 0.3"), ("lerp.Tensor", "x, y, p"))
@@ -320,7 +322,8 @@ def scaled(target: str, plain_fn: str, scaled_fn: str, *samples: str, swap: bool
 for _target in ("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar"):
     _kind = "add" if _target.startswith("add") else "sub"
     _second = "y" if _target.endswith("Tensor") else "0.1"
-    scaled(_target, _kind, f"{_kind}_scaled", f"x, {_second}", f"x, {_second}, alpha=0.3", swap=_target.startswith("rsub"))
+    _bools = ("m, m2", "m, m2, alpha=True") if _target == "add.Tensor" else ()
+    scaled(_target, _kind, f"{_kind}_scaled", f"x, {_second}", f"x, {_second}, alpha=0.3", *_bools, swap=_target.startswith("rsub"))
 
 
 def _div(b: Builder, out: Result, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
@@ -431,7 +434,7 @@ bitwise("bitxor", "ne", "bitwise_xor", "__xor__")
 
 
 def _not(b: Builder, out: Result, x: Value) -> Value:
-    return b.map("not", x, dtype="bool") if out.dtype == "bool" else b.map("bitxor", x, Lit(-1), dtype=out.dtype)
+    return b.map("not", x, dtype="bool") if out.dtype == "bool" else b.map("bitxor", x, lit(-1, out.dtype), dtype=out.dtype)
 
 
 registry.add("bitwise_not.default", _not, "m", "i")

@@ -55,12 +55,12 @@ def _mean(b: Builder, out: Result, x: Value, *rest: Any) -> Value:
     return divided(b, b.reduce("sum", [x], over, "f32", keep), count(x, over), out.dtype)
 
 
-@op(amax=("x, [1]", "x, [-1], True", "i, [1]", "n, [1]"))
+@op(amax=("x, [1]", "x, [-1], True", "i, [1]", "n, [1]", "m, [1]"))
 def _amax(b: Builder, out: Result, x: Value, dims: Dims, keep: bool) -> Value:
     return b.reduce("max", [x], dims_of(dims, x.rank), out.dtype, keep)
 
 
-@op(amin=("x, [1]", "x, [-1], True"))
+@op(amin=("x, [1]", "x, [-1], True", "m, [1]"))
 def _amin(b: Builder, out: Result, x: Value, dims: Dims, keep: bool) -> Value:
     return b.reduce("min", [x], dims_of(dims, x.rank), out.dtype, keep)
 

@@ -81,6 +81,9 @@ PRIMITIVES = {p.name: p for p in (
     Primitive("bitand", 2), Primitive("bitor", 2), Primitive("bitxor", 2), Primitive("bitcast_i32", 1), Primitive("bitcast_f32", 1),
 )}
 
+GIVE_BOOLS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"})
+"""Primitives whose result is a bool."""
+
 COMPOSITES: dict[str, Composite] = {}
 
 

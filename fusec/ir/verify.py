@@ -12,7 +12,7 @@ from .dtype import BYTES, INTS
 from .graph import Digit, Graph, Index, Iota, Join, Load, Map, Node, Reduce, Ref, Store, operands, refs
 from .monoid import MONOIDS
 from .print_graph import format_graph, format_node
-from .scalar import COMPOSITES, arity
+from .scalar import COMPOSITES, GIVE_BOOLS, arity
 
 
 def verify(graph: Graph, after: str = "") -> Graph:
@@ -198,6 +198,14 @@ def check_integers_by_primitives(graph: Graph, after: str = "") -> None:
             raise _fail("a composite function gives an integer", graph, node, after)
 
 
+def check_bools_by_logic(graph: Graph, after: str = "") -> None:
+    """What gives a bool compares, is logic, chooses or passes on: a sum of two bools held as integers would be 2."""
+    for node in graph.nodes:
+        fn = node.op.fn if isinstance(node.op, Map) else node.op.monoid if isinstance(node.op, Reduce) else ""
+        if node.dtype == "bool" and fn and fn not in GIVE_BOOLS | {"select", "identity", "any", "all"} and fn not in COMPOSITES:
+            raise _fail(f"{fn} gives a bool", graph, node, after)
+
+
 def check_outputs_stored(graph: Graph, after: str = "") -> None:
     """Every fresh output is written by one Store, or by several that together have its size; arguments named as outputs exist."""
     for tensor in graph.fresh:
@@ -212,4 +220,4 @@ def check_outputs_stored(graph: Graph, after: str = "") -> None:
 
 CHECKS = (check_names_unique, check_definitions_before_use, check_axes_declared, check_no_axis_used_twice, check_every_ref_bound,
           check_extents_consistent, check_index_axes, check_index_in_tensor, check_joins_cover, check_operand_counts,
-          check_integers_by_primitives, check_outputs_stored)
+          check_integers_by_primitives, check_bools_by_logic, check_outputs_stored)

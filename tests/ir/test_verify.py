@@ -73,6 +73,7 @@ BROKEN: dict[str, tuple[str, Callable[[Graph], Graph]]] = {
     "operands": ("wrong number of operands", op("z", Map("exp", (Ref("y"), Ref("y"))))),
     "monoid": ("wrong number of operands", op("y", Reduce("dot", (Ref("full"),), (W,)))),
     "integer composite": ("composite function gives an integer", change("z", op=Map("square", (Ref("y"),)), dtype="i32")),
+    "sum of bools": ("add gives a bool", change("z", op=Map("add", (Ref("y"), Ref("y"))), dtype="bool")),
     "dtype": ("a dtype is unknown", change("z", dtype="f12")),
     "fold of nothing": ("folds an axis that no operand has", op("y", Reduce("sum", (Ref("new"),), (W,)))),
     "no output": ("is not written once", lambda g: g.with_nodes(g.nodes[:-1])),
