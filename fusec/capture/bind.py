@@ -161,20 +161,9 @@ def _walk_shapes(tree: Any, marks: Any, found: dict[str, Any]) -> None:
 
 def invoke(fn: Callable[..., Any], tree: Mapping[str, Any]) -> Any:
     """fn of bound arguments by name, with *args and positional-only ones where they belong."""
-    args, kwargs, rest = [], {}, dict(tree)
-    for p in signature(fn).parameters.values():
-        if p.name not in rest:
-            continue
-        value = rest.pop(p.name)
-        if p.kind == p.VAR_POSITIONAL:
-            args += list(value)
-        elif p.kind == p.VAR_KEYWORD:
-            kwargs.update(value)
-        elif p.kind == p.POSITIONAL_ONLY or (args and p.kind == p.POSITIONAL_OR_KEYWORD and len(args) == len(kwargs) + len(args)):
-            args.append(value)
-        else:
-            kwargs[p.name] = value
-    return fn(*args, **{**kwargs, **rest})
+    sig = signature(fn)
+    bound = inspect.BoundArguments(sig, {n: tree[n] for n in sig.parameters if n in tree})  # type: ignore[arg-type]
+    return fn(*bound.args, **{**bound.kwargs, **{n: v for n, v in tree.items() if n not in sig.parameters}})
 
 
 def check_tensor(name: str, t: torch.Tensor, loc: Loc) -> None:

@@ -445,6 +445,7 @@ for _fn, _names in (("shl", ("__lshift__", "bitwise_left_shift")), ("shr", ("__r
         (f"{_names[0]}.Scalar", "i, 1"),
         (f"{_names[1]}.Tensor", "i, j"),
         (f"{_names[1]}.Tensor_Scalar", "i, 1"),
+        (f"{_names[1]}.Scalar_Tensor", "5, d"),
     )
 registry.alias(multiply="mul", subtract="sub", divide="div", negative="neg", absolute="abs", clip="clamp", greater="gt", less="lt")
 registry.alias(greater_equal="ge", less_equal="le", not_equal="ne", fix="trunc", special_exp2="exp2", special_expm1="expm1")

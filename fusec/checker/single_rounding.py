@@ -100,7 +100,7 @@ def _widened(func: Any, name: str, args: Any, kwargs: Any, dtype: torch.dtype | 
     if not isinstance(result, Tensor) or result.dtype not in NARROW:
         return func(*args, **kwargs)
 
-    if name == "pow" and args[1] == 3 and isinstance(args[1], (int, float)):
+    if name == "pow" and isinstance(args[1], (int, float)) and args[1] == 3:
         return _widened(torch.ops.aten.mul.Tensor, "mul", (_widened(func, name, (args[0], 2), {}, None), args[0]), {}, dtype)
 
     def widen(t: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from ..ir.graph import Graph
 from ..ir.kernel import Copy, Global, KernelSpec, Let, Linear, Parameter, Statement, Term, walk
 from ..ir.overlap import apart
 from ..ir.plan import Layout, Schedule
+from ..ir.verify import verify
 from ..ir.verify_kernel import verify_kernel
 from ..target import TARGETS
 from .barriers import insert_barriers
@@ -44,7 +45,7 @@ def to_kernel(
     avoid: layouts of the anchor that spill. Raises FusionError where the graph cannot be one kernel, ResourceError where nothing
     fits.
     """
-    graph = mask_loads(bind_loads(graph))
+    graph = verify(mask_loads(bind_loads(graph)), "bind_loads")
     held = register_axes(graph)
     grid = choose_grid(graph, held)
     problem = Problem(recompute(graph, grid), grid, held, TARGETS[arch], avoid=avoid)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from ..ir.axis import Axis
 from ..ir.rewrite import drop_dead, map_refs
 from ..ir.graph import Digit, Graph, Index, Join, Load, Map, Node, Reduce, Ref, Store, operands, refs
+from .names import Names
 
 
 REGISTER_EXTENT = 8  # The largest axis that a thread holds whole because its positions are picked one by one.
@@ -161,21 +162,21 @@ def _clone_bound_loads(graph: Graph) -> Graph:
 
 
 def _split_joined_stores(graph: Graph) -> Graph:
-    axes = {a.name: a for a in graph.axes}
+    axes, names = {a.name: a for a in graph.axes}, Names.of(graph)
     nodes: list[Node] = []
     for node in graph.nodes:
-        nodes.extend(_split_store(node, graph, axes) if isinstance(node.op, Store) else (node,))
+        nodes.extend(_split_store(node, graph, axes, names) if isinstance(node.op, Store) else (node,))
     return replace(graph, nodes=tuple(nodes), axes=tuple(axes.values()))
 
 
-def _split_store(node: Node, graph: Graph, axes: dict[str, Axis]) -> tuple[Node, ...]:
+def _split_store(node: Node, graph: Graph, axes: dict[str, Axis], names: Names) -> tuple[Node, ...]:
     """One Store per part of the joined value it writes; the Store itself where it writes something else."""
     assert isinstance(node.op, Store)
     joined = graph.table[node.op.arg.value].op
     if not isinstance(joined, Join):
         return (node,)
     at = node.op.arg.index(joined.axis)
-    if at.axis is None or _one_run(node.op, graph, at.axis):
+    if at.axis is None or _one_run(node.op, graph, axes[at.axis]):
         return (node,)
     outer = {a: i for a, i in node.op.arg.bind if a != joined.axis}
     found: list[Node] = []
@@ -194,19 +195,20 @@ def _split_store(node: Node, graph: Graph, axes: dict[str, Axis]) -> tuple[Node,
             node.op, index=tuple(bind_dim(d, moved) for d in node.op.index), arg=Ref(ref.value, rebind(ref, inner)), where=where
         )
         own = tuple(axis if a.name == at.axis else a for a in node.axes)
-        found.extend(_split_store(replace(node, name=f"{node.name}_{len(found)}", op=op, axes=own), graph, axes))
+        part = replace(node, name=names.unused(f"{node.name}_{len(found)}"), op=op, axes=own)
+        found.extend(_split_store(part, graph, axes, names))
     return tuple(found)
 
 
-def _one_run(op: Store, graph: Graph, axis: str) -> bool:
+def _one_run(op: Store, graph: Graph, axis: Axis) -> bool:
     """Whether the positions of a joined axis are neighbours in memory and those of a further axis follow on: one run of both."""
     steps: dict[str, int] = {}
     for dim, stride in zip(op.index, graph.tensors[op.tensor].strides, strict=True):
         for digit in dim:
             if stride is not None and isinstance(digit.source, Index) and digit.source.axis is not None:
                 steps[digit.source.axis] = digit.step * stride
-    extent = graph.axis(axis).extent
-    return steps.get(axis) == 1 and isinstance(extent, int) and extent <= REGISTER_EXTENT and extent in steps.values()
+    extent = axis.extent
+    return steps.get(axis.name) == 1 and isinstance(extent, int) and extent <= REGISTER_EXTENT and extent in steps.values()
 
 
 def _drop_unit_axes(graph: Graph) -> Graph:

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Union
 
 from ..ir.dtype import FLOATS, NARROW, SATURATES, wrapped
-from ..ir.graph import Digit, Graph, Load, Map, Node, Reduce, Ref, Store, refs
+from ..ir.graph import Digit, Graph, Index, Load, Map, Node, Reduce, Ref, Store, refs
 from ..ir.rewrite import compose, drop_dead, map_refs
 from ..ir.scalar import Lit
 from ..ir.tensor import Size
+from .names import Names
 
 WIDER: dict[str, frozenset[str]] = {
     "bf16": frozenset({"f32"}), "f16": frozenset({"f32"}), "f8e4m3": frozenset({"f32", "bf16", "f16"}),
@@ -245,9 +246,9 @@ def _drop_broadcast_axes(graph: Graph) -> Graph:
 
     Before: n[head, copy] = rsqrt(s[head]); y[head, copy] = mul(x, n)   After: n[head] = rsqrt(s[head]); …
 
-    A reduction over such an axis needs it, and keeps it on its operands.
+    A reduction over such an axis needs it, and keeps it on its operands. A Load that an index leads to one place has no axis of it.
     """
-    table = graph.table
+    table, names = graph.table, Names.of(graph)
     folded = {(r.value, a.name) for n in graph.nodes if isinstance(n.op, Reduce) for r in n.op.args for a in table[r.value].axes
               if r.index(a.name).axis in {x.name for x in n.op.axes}}
     kept: dict[str, frozenset[str]] = {}
@@ -257,9 +258,18 @@ def _drop_broadcast_axes(graph: Graph) -> Graph:
     nodes = []
     for node in graph.nodes:
         node = replace(node, op=map_refs(node.op, look))
-        if isinstance(node.op, (Map, Reduce)):
+        if isinstance(node.op, (Map, Reduce, Load)):
             read = {at for r in refs(node.op) for a in kept[r.value] if (at := r.index(a).axis) is not None}
-            node = replace(node, axes=tuple(a for a in node.axes if a.name in read or (node.name, a.name) in folded))
+            if isinstance(node.op, Load):
+                along = (d.source.axis for dim in node.op.index for d in dim if isinstance(d.source, Index))
+                read |= {a for a in along if a is not None}
+            needed = tuple(a for a in node.axes if a.name in read or (node.name, a.name) in folded)
+            if isinstance(node.op, Load) and any(a.name not in read for a in needed):
+                once = replace(node, name=names.unused(node.name), axes=tuple(a for a in needed if a.name in read))
+                kept[once.name] = frozenset(a.name for a in once.axes)
+                nodes.append(once)
+                node = replace(node, op=Map("identity", (Ref(once.name, tuple((a.name, Index(a.name)) for a in once.axes)),)))
+            node = replace(node, axes=needed)
         kept[node.name] = frozenset(a.name for a in node.axes)
         nodes.append(node)
     return graph.with_nodes(tuple(nodes))

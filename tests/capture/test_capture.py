@@ -298,3 +298,11 @@ def test_functions_of_integers_are_taken_apart():
     for product in (lambda i: i.prod(-1), lambda i: i.cumprod(-1)):
         with pytest.raises(UnsupportedOp, match="a product of integers"):
             capture(product, dict(i=torch.arange(240).view(3, 80)))
+
+
+def test_arguments_of_every_kind() -> None:
+    def step(x, /, *factors, scale=2.0):
+        return sum(x * f for f in factors) * scale
+
+    report = fusec.check(step, (torch.randn(3, 8), torch.randn(8), torch.randn(8)), level="kernel")
+    assert report.ok, str(report)

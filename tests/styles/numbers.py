@@ -96,3 +96,34 @@ def what_masks_select(x, y, lse, live):
     x[lse < 0] *= 0.5
     lse[lse > 1] -= 1.0
     return (x * lse.exp()[..., None]).to(torch.bfloat16)
+
+
+@step(lambda n: dict(x=normal(n, 48), kept=torch.rand(n, 48) > 0.5, index=torch.arange(n) - 1, count=torch.arange(n) % 2,
+                     codes=torch.randint(0, 255, (n, 48), dtype=torch.uint8)))
+def masks_added_and_multiplied(x, kept, index, count, codes):
+    skip = (index < 0) + (count == 0)
+    x = x * (1 - skip.float())[:, None]
+    between = (x > -1) * (x < 1)
+    kept |= between
+    return torch.where(~between | kept, x, 0.0), kept.amax(-1), ((~codes) >> 4).float(), 1 << (codes & 7).int(), 2 ** x.bfloat16()
+
+
+@step(lambda n: dict(x=normal(n, 4), s=normal(n, 4, 6), edges=torch.tensor([-1.5, -0.5, 0.0, 0.5, 1.5])))
+def one_place_several_times(x, s, edges):
+    return s[:, [1, 1]] * x[:, :2, None], s[:, [0, 0, 0]].sum(1), torch.bucketize(x, edges), x * edges[0]
+
+
+@step(lambda n: dict(x=normal(n, 6), window=normal(n, 4, 6), state=normal(n, 5, 6)))
+def written_then_shifted(x, window, state):
+    window[:, 0] = x
+    window[:, 1:] = window[:, :-1].clone()
+    state[:, [0, 2]] = torch.stack([x, -x], 1)
+    state[:, 0].add_(x)
+    return window.sum(1)
+
+
+@step(lambda n: dict(x=normal(n, 6, 2), y=normal(n, 6, 6)))
+def halves_swapped_and_moved(x, y):
+    pairs = torch.stack([x[..., 1::2], x[..., ::2]], -1).flatten(-2)
+    turned = torch.cat([-y[..., 1:], y[..., :1]], -1)
+    return torch.roll(pairs, 1, 1), torch.nn.functional.pad(pairs, (1, 0))[..., :-1], turned.repeat_interleave(2, 1)[:, 1:]

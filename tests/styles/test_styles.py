@@ -14,7 +14,8 @@ QUICK = ("mqa_scores", "conv_circular", "group_quant_ue8m0", "comba", "gather_ac
          "rope_then_halves", "rope_of_three_positions", "latent_pages", "conversions", "fp8_bytes_read_and_written",
          "numbers_put_by_masks", "rope_written_by_steps", "steps_across_groups", "rwkv7_matrices", "rope_complex_argument",
          "complex_state", "what_masks_select", "append_at_offsets", "codes_by_comparisons", "conv_after_accepted_tokens",
-         "buffers_longer_than_the_batch", "activation_by_row", "gelu_new_gate")
+         "buffers_longer_than_the_batch", "activation_by_row", "gelu_new_gate", "masks_added_and_multiplied",
+         "one_place_several_times", "written_then_shifted", "halves_swapped_and_moved")
 
 
 @pytest.mark.recipes
