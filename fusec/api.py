@@ -51,6 +51,7 @@ def compile(fn: Callable[..., Any], example_inputs: Mapping[str, Any] | Sequence
     if example_inputs is None:
         example_inputs, static = examples.without_values(declared_layouts(fn, EXAMPLE_ROWS, static or {})), static or {}
     example = bind_example(fn, example_inputs)
+    examples.check_known(fn, static or {})
     if dynamic_shapes is None and static is not None:
         dynamic_shapes = annotations.free_names(annotations.declared(fn), static)
     progress(f"{getattr(fn, '__name__', 'function')}: capturing")
@@ -179,6 +180,7 @@ class Fused(Dispatcher):
         functools.update_wrapper(self, fn)
         self.example = None if isinstance(example, Mapping) else example
         self.defaults = dict(example) if isinstance(example, Mapping) else {}
+        examples.check_known(fn, static or {})
         self.static, self.numerics = static, numerics_option(numerics)
         by_name = dynamic_shapes is None and static is not None
         self.dynamic_shapes = annotations.free_names(annotations.declared(fn), static or {}) if by_name else dynamic_shapes

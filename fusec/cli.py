@@ -292,7 +292,7 @@ def explain(request: Request, arch: str) -> int:
 @command("check", arch=None)
 @click.option("--level", type=click.Choice(("graph", "kernel", "emulate", "gpu")),
               help="Interpret the graph (the default), interpret the kernel, run the emitted file on the CPU, or on the GPU. With"
-                   " --inputs or --until: the last level to look at.")
+                   " --inputs or --until: the last level to look at (by default all that this machine has).")
 @click.option("--arch", metavar="ARCH", help="The architecture of the kernel that is interpreted.")
 @click.option("--cases", is_flag=True, help="Also other numbers of rows, unaligned rows, other pools and slots.")
 @click.option("--inputs", "dump", metavar="FILE",

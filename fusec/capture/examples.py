@@ -34,6 +34,14 @@ def known(fn: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*names(specs), *several, *(n for n in inspect.signature(fn).parameters if n not in specs)]))
 
 
+def check_known(fn: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raises FusecError for a name that `known` does not have."""
+    for name in given:
+        if name not in known(fn):
+            sizes = ", ".join(known(fn)) or "none: no axis is declared"
+            raise FusecError(f"{fn.__name__}: {name}: the sizes that can be set are {sizes}", loc_of(fn))
+
+
 def layouts(fn: Callable[..., Any], rows: int, given: Mapping[str, Any]) -> Layouts:
     """What the arguments of a function that declares shapes look like. given: as `known` names them; an axis that is not given is
     free, and has some size here: `rows` (or the first one) that many rows, others more.
@@ -42,9 +50,8 @@ def layouts(fn: Callable[..., Any], rows: int, given: Mapping[str, Any]) -> Layo
     """
     specs, loc = declared(fn), loc_of(fn)
     axes = names(specs)
+    check_known(fn, given)
     for name in given:
-        if name not in known(fn):
-            raise FusecError(f"{fn.__name__}: {name}: the sizes that can be set are {', '.join(known(fn))}")
         if name in axes and (type(given[name]) is not int or given[name] < 1):
             raise FusecError(f"{fn.__name__}: {name}: expected a size, found {given[name]!r}")
     free = [n for n in axes if n not in given]

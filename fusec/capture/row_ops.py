@@ -53,11 +53,12 @@ def store_rows_(pool: Tensor, index: Tensor, value: Tensor, where: Tensor | None
 
 def _check(pool: Tensor, index: Tensor, where: Tensor | None) -> None:
     if index.dtype not in INDICES:
-        raise ArgumentError(f"index: expected int32 or int64, found {str(index.dtype).removeprefix('torch.')}")
+        raise ArgumentError(f"index: expected int32 or int64, found {str(index.dtype).removeprefix('torch.')}", hint="index.long()")
     if pool.dim() == 0:
         raise ArgumentError("pool: expected [slots, …], found a tensor without dims")
     if where is not None and where.dtype != torch.bool:
-        raise ArgumentError(f"where: expected bool, found {str(where.dtype).removeprefix('torch.')}")
+        raise ArgumentError(f"where: expected bool, found {str(where.dtype).removeprefix('torch.')}",
+                            hint="a comparison gives bools: where=index >= 0")
     if where is not None and not _broadcasts(where.shape, index.shape):
         raise ArgumentError(f"where: expected the shape of the index, {list(index.shape)}, found {list(where.shape)}")
 

@@ -158,8 +158,10 @@ def trace(
         ):
             exported = torch.export.export(module, (), fakes, strict=False, dynamic_shapes=spec).run_decompositions({})
             exported = taken_apart(exported)
-    except FusecError:
-        raise
+    except FusecError as error:
+        if error.loc is not None:
+            raise
+        raise _explain(error, of_traceback(error.__traceback__, noted["code"]), loc) from error
     except Exception as error:  # noqa: BLE001 - whatever torch raises is about the user's function
         raise _explain(error, of_traceback(error.__traceback__, noted["code"]), loc) from error
     finally:
@@ -211,11 +213,11 @@ def _composition(op: Any) -> Callable[..., Any] | None:
 
 def _explain(error: BaseException, at: Loc, function: Loc) -> FusecError:
     """torch's exception as ours: what was found, where, what to do."""
+    where = at if at.frames else function
     for e in _causes(error):
         if isinstance(e, FusecError):
-            return e
+            return e if e.loc is not None else type(e)(e.message, where, e.hint)
     text = str(error).strip()
-    where = at if at.frames else function
     if any(isinstance(e, GuardOnDataDependentSymNode) for e in _causes(error)) or "data-dependent" in text:
         return CaptureError(
             "control flow or a size depends on the values of a tensor, which are known on the device only",

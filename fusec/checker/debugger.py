@@ -27,6 +27,7 @@ from .storage import clone
 from .target import Target, written_graph
 
 ELEMENTS = 8
+MOST_NAMED = 12
 """Elements of a row that are printed of a value."""
 
 
@@ -174,9 +175,11 @@ def find_value(graph: Graph, value: str) -> Node:
             return found[-1]
     import difflib
     known = list(dict.fromkeys(name for n in nodes for name in (n.name, n.loc.target) if name))
-    near = difflib.get_close_matches(value, known, 8, 0.5) or known[:12]
-    raise FusecError(f"--until {value}: expected a value of {graph.name}, found none of that name",
-                     hint=f"values: {', '.join(near)}")
+    near = difflib.get_close_matches(value, known, 8, 0.5) or known[:MOST_NAMED]
+    more = f" and {len(known) - MOST_NAMED} more" if len(near) == MOST_NAMED < len(known) else ""
+    what = "on that line: it makes views only, or none" if "+" in value else "of that name"
+    raise FusecError(f"--until {value}: expected a value of {graph.name}, found none {what}",
+                     hint=f"values: {', '.join(near)}{more}")
 
 
 def _shown(graph: Graph, node: Node, found: Mapping[str, Tensor]) -> str:

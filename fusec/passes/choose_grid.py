@@ -79,7 +79,8 @@ def _used(graph: Graph) -> tuple[Axis, ...]:
 def _parallel(graph: Graph, held: frozenset[str]) -> frozenset[str]:
     stores = [n for n in graph.nodes if isinstance(n.op, Store)]
     if not stores:
-        raise FusionError("the function neither returns nor updates anything that depends on its arguments", hint="return a result")
+        raise FusionError("there is nothing to compute: the function updates nothing, and what it returns are arguments as they "
+                          "are, or constants", hint="return a result, or update an argument in place")
     free = set.intersection(*({a.name for a in n.axes} for n in stores)) - held
     table = graph.table
     for node in graph.nodes:

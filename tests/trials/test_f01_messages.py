@@ -175,3 +175,18 @@ def test_wrong_arguments_of_the_api_are_refused():
         fusec.check(rmsnorm, dict(x=torch.randn(3, 8), weight=torch.randn(8)), level="fast")
     with pytest.raises(fusec.FusecError, match="zero"):
         fusec.check(rmsnorm, dict(x=torch.zeros(3, 8), weight=torch.zeros(8)))
+
+
+def test_a_wrong_predicate_is_named_at_its_line():
+    def step(pool, index, x):
+        return fusec.load_rows(pool, index, where=index) + x
+
+    text = str(refused(step, dict(pool=torch.randn(9, 8), index=torch.arange(3, dtype=torch.int32), x=torch.randn(3, 8))))
+    assert "expected bool, found int32" in text and "where=index)" in text and "hint: a comparison" in text
+
+
+def test_nothing_to_compute_and_a_size_of_nothing_are_named():
+    with pytest.raises(fusec.FusecError, match="nothing to compute"):
+        fusec.compile(lambda x: x, dict(x=torch.randn(3, 8)), arch="sm_90a")
+    with pytest.raises(fusec.FusecError, match="Q: the sizes that can be set are none"):
+        fusec.compile(rmsnorm, dict(x=torch.randn(3, 8), weight=torch.randn(8)), arch="sm_90a", static=dict(Q=3))
