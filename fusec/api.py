@@ -14,6 +14,7 @@ from .capture import annotations, bind, examples
 from .capture.trace import capturing
 from .compiler import Progress, graph_stages, kernels, quiet
 from .errors import ArgumentError, CaptureError, FusecError, FusionError
+from .ir.reference import TORCH_DTYPE
 from .ir.axis import Extent
 from .ir.graph import Graph
 from .options import EXAMPLE_ROWS, archs, numerics_option
@@ -239,8 +240,11 @@ class Fused(Dispatcher):
     def _made(self, rows: int, device: Any, sizes: Mapping[str, Any]) -> Any:
         """What the example function gives; FusecError with the sizes asked for where it raises."""
         assert self.example is not None
+        parameters = inspect.signature(self.example).parameters
+        wants_dtype = {n for n, p in parameters.items() if isinstance(p.default, torch.dtype)}
+        ready = {n: TORCH_DTYPE.get(annotations.dtype_named(str(v)), v) if n in wants_dtype else v for n, v in sizes.items()}
         try:
-            return self.example(rows, device, **sizes)
+            return self.example(rows, device, **ready)
         except (LookupError, ValueError, TypeError, ArithmeticError) as error:
             given = "".join(f", {name}={value}" for name, value in sizes.items())
             raise FusecError(f"{self.name}: its example function raises {type(error).__name__}: {error} (rows={rows}{given})",

@@ -218,8 +218,8 @@ def compile_(request: Request, arch: str, as_json: bool, variants: tuple[str, ..
     """Compile every function of FILE and print what became of it."""
     from .runtime.variants import parse
     wanted, asked = archs(arch), tuple(map(parse, variants))
-    found, remarks, refused = [], [], list[FusecError]()
-    with working() as progress:
+    found, remarks, refused = [], [], list[tuple[str, FusecError]]()
+    with working() as progress, contextlib.redirect_stdout(sys.stderr):  # What a user's file prints is no part of the table.
         every = request.functions(progress, builds=True)
         ready = [f for f in every if f.fused.has_example or len(every) == 1]
         remarks += [f"{f.name}: left out, it has no example inputs" for f in every if f not in ready]
@@ -227,9 +227,9 @@ def compile_(request: Request, arch: str, as_json: bool, variants: tuple[str, ..
             try:
                 artifact = chosen.compile(wanted, progress, asked)
             except FusecError as error:
-                if len(ready) == 1:
+                if len(ready) == 1 and not as_json:
                     raise
-                refused.append(error)
+                refused.append((chosen.name, error))
                 remarks.append(f"{chosen.name}: refused: {error.message}")
                 continue
             from .cli_report import notes, row
@@ -239,10 +239,10 @@ def compile_(request: Request, arch: str, as_json: bool, variants: tuple[str, ..
     from .cli_report import print_table
     remarks = list(dict.fromkeys(remarks))
     if as_json:
-        click.echo(to_json(found, remarks))
+        click.echo(to_json(found, remarks, refused))
     else:
         print_table(found, remarks)
-    for refusal in refused:
+    for _, refusal in refused:
         show_error(refusal, request.traceback)
     return 2 if refused else 0
 

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from .errors import FusecError
 from .ir.graph import Graph
 from .ir.tensor import Input, TensorGraph
 from .passes.traffic import bytes_moved
@@ -66,13 +67,19 @@ def kept_sizes(graph: Graph) -> list[str]:
         lead, size = next(((d, n) for d, n in enumerate(a.shape) if n != 1), (0, 1))
         if isinstance(size, int) and graph.rows in map(str, a.shape):
             at = [str(n) for n in a.shape].index(graph.rows)
-            found.append(f"dim {lead} of {a.name} is {size} in every call, as in the example: what varies is dim {at} "
+            found.append(f"warning: dim {lead} of {a.name} is {size} in every call, as in the example: what varies is dim {at} "
                          "(dynamic_shapes= names another)")
     return found
 
 
-def as_json(rows: list[dict[str, Any]], remarks: list[str]) -> str:
-    return json.dumps({"kernels": rows, "notes": remarks}, indent=2, ensure_ascii=False)
+def as_json(rows: list[dict[str, Any]], remarks: list[str], refused: Sequence[tuple[str, FusecError]] = ()) -> str:
+    """One object: "kernels", "notes", and "refused", each with function, type, message, file, line and hint."""
+    said = []
+    for name, error in refused:
+        frame = error.loc.frames[0] if error.loc is not None and error.loc.frames else None
+        said.append(dict(function=name, type=type(error).__name__, message=error.message, file=frame.file if frame else None,
+                         line=frame.line if frame else None, hint=error.hint))
+    return json.dumps({"kernels": rows, "notes": remarks, "refused": said}, indent=2, ensure_ascii=False)
 
 
 COLUMNS = ("function", "arch", "ops", "grid", "threads", "shared", "regs", "spills", "barriers", "bytes moved", "floor", "key",

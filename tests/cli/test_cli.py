@@ -41,7 +41,7 @@ def test_compile_prints_json_by_its_schema_for_every_function_and_architecture(r
     code, out, err = run("compile", path, "--json", "-D", "C=40", "--rows", "5")
     assert code == 0, err
     found = json.loads(out)
-    assert set(found) == {"kernels", "notes"} and all(set(k) == FIELDS for k in found["kernels"])
+    assert set(found) == {"kernels", "notes", "refused"} and all(set(k) == FIELDS for k in found["kernels"])
     assert [(k["function"], k["arch"]) for k in found["kernels"]] == [
         ("double_it", "sm_100a"), ("double_it", "sm_90a"), ("halve_it", "sm_100a"), ("halve_it", "sm_90a")]
     one = found["kernels"][1]
@@ -245,3 +245,37 @@ def test_receipts_are_listed_by_identity(run, step, tmp_path):
     assert code == 0 and out.startswith("ok      paged sm_90a") and "driver 590.1" in out
     code, _, err = run("check", step(PAGED), "--receipt")
     assert code == 2 and "--receipt: expected --level gpu" in err
+
+
+PRINTING = """
+import torch
+import fusec
+
+
+def example(rows, device, state=torch.bfloat16):
+    print("making", rows)
+    return dict(x=torch.randn(rows, 8, device=device).to(state))
+
+
+@fusec.fuse(example=example)
+def twice(x):
+    return x * 2
+
+
+@fusec.fuse(example=example)
+def searched(x):
+    return torch.searchsorted(x[0], x)
+"""
+
+
+@pytest.mark.parametrize("function", ["", ":searched"])
+def test_json_names_what_is_refused_and_is_all_that_is_printed(tmp_path, function):
+    path = tmp_path / "printing.py"
+    path.write_text(PRINTING)
+    command = [sys.executable, "-m", "fusec", "compile", f"{path}{function}", "--arch", "sm_90a", "--json", "-D", "state=fp32"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    found = json.loads(ran.stdout)
+    assert ran.returncode == 2 and len(found["kernels"]) == (not function) and "making" in ran.stderr
+    (refusal,) = found["refused"]
+    assert refusal["function"] == "searched" and refusal["type"] == "UnsupportedOp" and refusal["file"] == str(path)
+    assert refusal["line"] == 18 and "searchsorted" in refusal["message"] and refusal["hint"]
