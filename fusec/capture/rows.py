@@ -293,7 +293,11 @@ def choose(c: Classes, loc: Loc) -> int | None:
         found = [c.atoms.find(found[0])]
     if len(found) > 1:
         raise CaptureError("several dims could be the rows: " + "; ".join(_members(c, r) for r in found), loc, REMEDY)
-    return found[0] if found else None
+    for result in _fresh(c) if found else ():  # x * 2 beside table[codes] has no row in common with it but the batch.
+        head = c.outermost(result)
+        if head is not None and c.atoms.find(found[0]) not in c.all_of(result):
+            _join(c, [c.atoms.find(found[0]), head])
+    return c.atoms.find(found[0]) if found else None
 
 
 def _along_results(c: Classes, index: str) -> int | None:

@@ -142,3 +142,27 @@ def test_indices_that_nothing_brings_together_are_those_of_the_same_rows():
     assert [found[name][0] for name in ("slot", "k", "positions", "q")] == ["rows"] * 4
     report = fusec.check(written, arguments(5), arguments(3), level="kernel")
     assert report.ok, str(report)
+
+
+def looked_up(x, codes, table):
+    return x * 2, table[codes.long()]
+
+
+def picked(x, codes, table):
+    return x * 2, x.new_zeros(x.shape[0], 1) + table[0], codes.gather(1, (codes[:, :2] > 9).long())
+
+
+def stored(x, codes, table):
+    table[codes[:, 0].long()] = x[:, 0]
+    return codes * 2
+
+
+@pytest.mark.parametrize("fn", [looked_up, picked, stored], ids=lambda f: f.__name__)
+def test_results_that_share_nothing_but_the_batch_have_its_rows(fn):
+    def arguments(n):
+        return dict(x=normal(n, 12), codes=torch.randperm(16)[:n, None].to(torch.uint8).repeat(1, 5), table=normal(16))
+
+    found = shapes(capture(fn, arguments(3)))
+    assert found["x"][0] == found["codes"][0] == "rows"
+    report = fusec.check(fn, arguments(5), arguments(3), level="kernel")
+    assert report.ok, str(report)
