@@ -11,6 +11,8 @@ from ..capture.bind import fill
 from ..errors import FusecError, Loc, TargetError
 from ..ir.graph import Graph
 from ..passes.pipeline import Stages
+from ..runtime import contract
+from ..runtime.launch import pairs
 from .levels import check_level, interpreted, shape_of, sizes
 from .mates import compare_mates
 from .method import Question, Scene
@@ -32,12 +34,14 @@ def check(subject: Any, inputs: Mapping[str, Any] | Sequence[Any], example_input
     `arch`), "emulate" (the emitted file, executed on the CPU), "gpu" (the compiled kernel on the device). seed: of the random bytes
     around the inputs.
 
-    Raises FusecError for an unknown level and for inputs that are all zeros, TargetError without a device at level "gpu", and what
+    Raises FusecError for an unknown level and for inputs that are all zeros, ArgumentError for a written tensor that shares memory
+    with another one, TargetError without a device at level "gpu", and what
     compiling raises where the function cannot be compiled.
     """
     goal, tensors, tree, stages = prepared(subject, inputs, example_inputs, level, arch)
     graph = written_graph(stages)
     refuse_zeros(graph, tensors)
+    refuse_aliases(graph, tensors)
     if _no_rows(graph, tensors):
         return _zero_rows(goal, graph, tensors, tree, level, case)
     ask = question(goal, stages, graph, tree, level, seed)
@@ -101,6 +105,16 @@ def refuse_zeros(graph: Graph, tensors: Mapping[str, Tensor]) -> None:
     if floats and not any(bool((t.to(torch.float32) != 0).any()) for t in floats):
         raise FusecError(f"{graph.name}: all floating inputs are zero, so a check would prove nothing",
                          hint="pass data of realistic scale, such as torch.randn")
+
+
+def refuse_aliases(graph: Graph, tensors: Mapping[str, Tensor]) -> None:
+    """ArgumentError where a tensor that is written shares memory with another, as a call would say."""
+    names = [a.name for a in graph.arguments]
+    views = {n: contract.view(tensors[n]) for n in names}
+    for i, j, before, after in pairs(views, names, tuple(graph.mutated)):
+        distance = contract.address(tensors[names[j]]) - contract.address(tensors[names[i]])
+        if before < distance < after:
+            contract.check_apart(names[i], names[j], views, distance)
 
 
 def _no_rows(graph: Graph, tensors: Mapping[str, Tensor]) -> bool:

@@ -129,3 +129,17 @@ def test_a_call_that_shares_what_is_written_is_refused_and_changes_nothing():
         artifact(**given, out=given["total"].view(-1)[:3])
     assert torch.equal(whole, before)
     artifact(x=whole[::2][:3], y=given["y"], total=whole[1::2][:3])
+
+
+@pytest.mark.parametrize("level", ["graph", "kernel"])
+def test_a_check_of_tensors_that_share_memory_is_refused(level):
+    def step(a, b, x):
+        a.mul_(0.5).add_(x)
+        return a + b
+
+    wide, apart = torch.randn(3, 16), dict(a=torch.randn(3, 8), b=torch.randn(3, 8), x=torch.randn(3, 8))
+    for a, b in ((wide[:, :8], wide[:, :8]), (wide[:, :8], wide[:, 4:12])):
+        with pytest.raises(fusec.FusecError, match="arguments a and b alias"):
+            fusec.check(step, dict(a=a, b=b, x=apart["x"]), apart, level=level)
+    report = fusec.check(step, dict(a=wide[:, :8], b=wide[:, 8:], x=apart["x"]), apart, level=level)
+    assert report.ok, str(report)
